@@ -4,6 +4,8 @@ import importlib.util
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -11,8 +13,22 @@ from pathlib import Path
 import pytest
 from jaxtyping import install_import_hook
 
-from tests.helpers.quiet import CALLERS, QUIET
-from tests.helpers.s3_server import s3_server
+from tests.helpers.ports import free_port
+
+QUIET = {
+    "OMP_NUM_THREADS": "1",
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    "DO_NOT_TRACK": "1",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "PREFECT_LOGGING_LEVEL": "CRITICAL",
+    "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
+    "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "600",  # read when Prefect is imported; its default is 20
+}
+CALLERS = (
+    *("PREFECT_API_URL", "MLFLOW_TRACKING_URI", "DREAMSHARD_HOME", "DREAMSHARD_STORE", "DREAMSHARD_ARTIFACTS"),
+    *("DREAMSHARD_SOURCE", "DREAMSHARD_HOST", "PREFECT_LOCAL_STORAGE_PATH"),
+    *("AWS_PROFILE", "AWS_ENDPOINT_URL", "FSSPEC_S3_ENDPOINT_URL", "MLFLOW_S3_ENDPOINT_URL"),
+)
 
 os.environ.update(QUIET, PREFECT_HOME=tempfile.mkdtemp(prefix="dreamshard-tests-"))
 for name in CALLERS:
@@ -55,8 +71,24 @@ def pytest_unconfigure() -> None:
 @pytest.fixture(scope="session")
 def s3_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, str]]:
     """Start an S3 server with the bucket `team`; yields the environment variables of its users."""
-    with s3_server(tmp_path_factory.mktemp("s3") / "server.log") as environment:
+    import boto3
+    from botocore.config import Config
+
+    port = free_port()
+    given = {"aws_access_key_id": "team", "aws_secret_access_key": "any"}
+    environment = {name.upper(): value for name, value in given.items()}
+    environment |= {"AWS_DEFAULT_REGION": "us-east-1", "AWS_ENDPOINT_URL_S3": f"http://127.0.0.1:{port}"}
+    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    with (tmp_path_factory.mktemp("s3") / "server.log").open("wb") as log:
+        server = subprocess.Popen(command, stdout=log, stderr=log)
+    try:
+        patient = Config(retries={"total_max_attempts": 12, "mode": "standard"})  # until the server listens
+        given |= {"region_name": "us-east-1", "endpoint_url": environment["AWS_ENDPOINT_URL_S3"]}
+        boto3.client("s3", config=patient, **given).create_bucket(Bucket="team")
         yield environment
+    finally:
+        server.kill()  # it keeps everything in memory
+        server.wait()
 
 
 @pytest.fixture(scope="session")

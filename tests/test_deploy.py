@@ -84,11 +84,6 @@ def test_passwords_are_in_no_command_and_ports_are_on_loopback():
         assert ":latest" not in service.get("image", ""), name
 
 
-def test_a_gpu_is_reserved_for_the_gpu_worker_alone():
-    reserved = {name: service.get("deploy", {}).get("resources") for name, service in services().items()}
-    assert [name for name, devices in reserved.items() if devices] == ["worker-gpu"]
-
-
 def many_hosts() -> dict[str, str]:
     """The examples of ranks on many hosts, by file name."""
     return {path.name: path.read_text() for path in (DEPLOY / "many-hosts").iterdir()}

@@ -1,13 +1,17 @@
-"""`import dreamshard as ds`: each name's example runs, and so does the Python of the pages that show it."""
+"""`import dreamshard as ds`: each name's example runs, and so does the code of pages, notebooks and docs/torchrec.md."""
 
 import doctest
 import json
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+
+from tests.helpers.ports import free_port
 
 pytest.importorskip("torchrec")
 
@@ -72,3 +76,47 @@ def test_the_notebook_places_from_parts_as_place_does(monkeypatch):
         if cell["cell_type"] == "code":
             exec("".join(cell["source"]), spoken)
     assert spoken["mine"].tables == spoken["plan"].tables
+
+
+pytest.importorskip("torchrec")
+
+EXAMPLE = "docs/examples/train_dlrm.py"
+
+
+def run(*command: str) -> str:
+    done = subprocess.run(
+        [sys.executable, *command], cwd=PROJECT, capture_output=True, text=True, timeout=600, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+def train(*options: str) -> list[str]:
+    """What the example printed on two ranks."""
+    launcher = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(free_port())]
+    return run(*launcher, EXAMPLE, *options).splitlines()
+
+
+def losses(lines: list[str]) -> list[float]:
+    return [float(match[1]) for line in lines if (match := re.fullmatch(r"step \d+: loss ([\d.]+)", line))]
+
+
+@pytest.mark.processes
+@pytest.mark.slow
+def test_the_example_trains_under_a_plan_and_the_planner(tmp_path):
+    out = str(tmp_path / "plan.json")
+    place = ["place", f"{EXAMPLE}:make_model", "--devices", "2", "--hardware", "a100", "--device-type", "cpu"]
+    run("-m", "flows.cli.app", *place, "--format", "torchrec", "--out", out, "--home", str(tmp_path / "home"))
+    for options in (["--plan", out], ["--costs", "a100"]):
+        lines = train(*options)
+        assert sum("sparse_arch.embedding_bag_collection." in line for line in lines) == 5
+        first, *_, last = losses(lines)
+        assert len(losses(lines)) == 4
+        assert last < first
+
+
+@pytest.mark.processes
+@pytest.mark.slow
+def test_the_tutorial_runs_from_its_first_cell_to_its_last():
+    cells = json.loads((PROJECT / "docs/examples/tutorial.ipynb").read_text())["cells"]
+    run("-c", "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"))

@@ -39,7 +39,7 @@ _MOST_CELLS = (
 )  # tables times devices, up to which combinations without split tables are searched, too, and
 # starts for tight memory are tried even if others fit
 _WORTH = 0.003  # share of the cost that further sharding types must save
-_TRIAL = 4  # of the changes of a search, one in so many for each of several starts
+_TRIAL = 3  # of the changes of a search, one in so many for each of several starts
 _KEPT = 3  # starts that are annealed
 _HOPELESS = (0.15, 0.04)  # shares above the best cost so far, of a start, and after a short search
 _MARGINS = ((0.5, 0.5), (0.15, 0.15), (0.05, 0.05), (0.5, 0.01))

@@ -7,8 +7,7 @@ import sys
 import numpy as np
 import torch
 
-from tests.baseline.figures import compute, losses
-from tests.baseline.inputs import HERE
+from tests.baseline.figures import HERE, compute, losses
 
 FROZEN = HERE / "figures.json"
 

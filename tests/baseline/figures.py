@@ -1,13 +1,21 @@
-"""Place, predict and train as the baseline does; compute its figures, and compare them with the frozen ones."""
+"""Place, predict and train as the baseline does; compute its figures, and compare them with the frozen ones.
 
+Tasks are of Meta's 2021 and 2022 tables with dim 16 or mixed dims, and of MLPerf's DLRM-DCNv2.
+"""
+
+import json
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import torch
+from pydantic import TypeAdapter
 
+from dreamshard.constraints import Constraints
 from dreamshard.cost_model.exchanges import designed_exchanges
 from dreamshard.hardware.accelerator import PRESETS
 from dreamshard.hardware.roofline import sharding_costs
@@ -21,15 +29,68 @@ from dreamshard.shards import Shards
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
 from dreamshard.training import TrainingConfig, load_placer
-from tests.baseline.inputs import HERE, Case, cases, pool, training_tasks
 from tests.helpers.testbeds import simulated
 from tests.helpers.trained import learn, make_placer
 
+HERE = Path(__file__).parent
 COST_RISE = 0.005
 """The most by which a cost may rise, relative to the frozen one."""
 ERROR_RISE = 0.002
 """The most by which the mean held-out error may rise: about two and a half of its standard errors over seeds."""
 SEEDS = range(6)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A task and what is asked of it.
+
+    Attributes:
+        dims: of the pool that its tables come from; names the network that places them.
+        hardware: of the preset that places them too; empty for none.
+        current: device of each table in the current plan; empty for none.
+    """
+
+    task: PlacementTask
+    dims: str
+    hardware: str
+    current: list[int]
+
+
+@cache
+def pool(name: str) -> Tables:
+    """The tables of one pool: `dim16-train`, `dim16-test`, `mixed-train`, `mixed-test` or `mlperf`."""
+    columns = pq.read_table(HERE / "tables.parquet", filters=[("pool", "=", name)]).to_pydict()
+    sizes = [torch.tensor(columns[column]) for column in ("rows", "dim", "pooling_factor")]
+    counts = [torch.tensor(columns[column]) for column in ("lookups", "unique_rows")]
+    return Tables(tuple(columns["name"]), *sizes, torch.from_numpy(np.asarray(columns["bins"], np.float64)), *counts)
+
+
+def cases() -> list[Case]:
+    """All tasks whose plans are judged."""
+    return [_case(**spec) for spec in json.loads((HERE / "tasks.json").read_text())]
+
+
+def training_tasks(dims: str) -> list[PlacementTask]:
+    """50 tasks of 50 training tables on 4 devices."""
+    generator = np.random.default_rng(5)
+    tables = pool(f"{dims}-train")
+    drawn = [generator.permutation(len(tables))[:50].tolist() for _ in range(50)]
+    return [
+        PlacementTask(tables.select(index), 4, 16 * 2**30, "fp16", "sgd", f"{dims}-{i}")
+        for i, index in enumerate(drawn)
+    ]
+
+
+def unseen_tasks(dims: str) -> list[PlacementTask]:
+    """Tasks of 50 test tables on 4 devices, placed by networks only."""
+    return [case.task for case in cases() if case.task.name.startswith(f"50x4 {dims}") and not case.hardware]
+
+
+def _case(name, precision, tables, num_devices, memory_bytes, devices_per_host=None, constraints=(), **spec) -> Case:
+    given = TypeAdapter(Constraints).validate_python(dict(constraints))
+    how = precision, "sgd", name, devices_per_host
+    task = PlacementTask(pool(spec["pool"]).select(tables), num_devices, memory_bytes, *how, constraints=given)
+    return Case(task, spec["pool"].removesuffix("-test"), spec.get("hardware", ""), spec.get("current", []))
 
 
 def compute(names: str = "") -> dict[str, Any]:
@@ -59,7 +120,7 @@ def training() -> dict[str, float]:
     """Held-out error, and true cost of plans on unseen tasks, of placers trained now: means over the seeds."""
     figures = {}
     for dims in DIMS:
-        unseen = [case.task for case in cases() if case.task.name.startswith(f"50x4 {dims}") and not case.hardware]
+        unseen = unseen_tasks(dims)
         placers = [trained(pool(f"{dims}-train"), training_tasks(dims), seed) for seed in SEEDS]
         figures[f"{dims} error"] = round(float(np.mean([heldout_error(placer, unseen) for placer in placers])), 5)
         plans = [true_ms(task, placer.place(task)) for placer in placers for task in unseen]

@@ -7,8 +7,18 @@ import pytest
 
 from dreamshard.search import GreedyCostPlacer
 from dreamshard.search.baselines import baselines
-from tests.baseline.figures import DIMS, compute, losses, network_placer, trained, true_ms
-from tests.baseline.inputs import HERE, cases, pool, training_tasks
+from tests.baseline.figures import (
+    DIMS,
+    HERE,
+    compute,
+    losses,
+    network_placer,
+    pool,
+    trained,
+    training_tasks,
+    true_ms,
+    unseen_tasks,
+)
 
 
 def test_costs_of_small_tasks_are_no_higher_than_the_frozen_ones():
@@ -17,8 +27,7 @@ def test_costs_of_small_tasks_are_no_higher_than_the_frozen_ones():
 
 
 def test_a_network_splits_tables_only_into_widths_it_measured():
-    tasks = [case.task for case in cases() if case.task.name.startswith("50x4 dim16") and not case.hardware]
-    for task in tasks:
+    for task in unseen_tasks("dim16"):
         placement = network_placer("dim16").place(task)
         assert {sharding.sharding_type for sharding in placement.tables} == {"table_wise"}
 
@@ -28,9 +37,9 @@ def test_a_network_splits_tables_only_into_widths_it_measured():
 def test_trained_at_50x4_it_beats_greedy_and_every_rule(dims):
     """On tables it has not seen, by the true cost of the simulated testbed: on average."""
     placer = trained(pool(f"{dims}-train"), training_tasks(dims), seed=0)
-    unseen = [case.task for case in cases() if case.task.name.startswith(f"50x4 {dims}") and not case.hardware]
     rivals = [GreedyCostPlacer(placer.cost_network, placer.normaliser), *baselines().values()]
     cost, *others = (
-        np.mean([true_ms(task, contestant.place(task)) for task in unseen]) for contestant in (placer, *rivals)
+        np.mean([true_ms(task, contestant.place(task)) for task in unseen_tasks(dims)])
+        for contestant in (placer, *rivals)
     )
     assert cost < min(others)

@@ -44,14 +44,6 @@ def _own_ms(compute_ms: Compute, load: Floats) -> float:
 
 
 @numba.njit
-def _slowest_ms(own_ms: Floats, comm_both_ms: Floats) -> float:
-    slowest = 0.0
-    for d in range(len(own_ms)):
-        slowest = max(slowest, own_ms[d] + comm_both_ms[d, 0] + comm_both_ms[d, 1])
-    return slowest
-
-
-@numba.njit
 def _anneal(
     compute_ms: Compute,
     comm_ms: Exchange,
@@ -74,7 +66,7 @@ def _anneal(
         own_ms[d] = _own_ms(compute_ms, sums[d])
     dims, comm_both_ms = sums[:, 1].copy(), np.empty((num_devices, 2))
     comm_ms(curves, dims, own_ms, comm_both_ms)
-    current = best = _slowest_ms(own_ms, comm_both_ms)
+    current = best = (own_ms + comm_both_ms[:, 0] + comm_both_ms[:, 1]).max()
     hot, kept = HOT * current, np.empty((2, loads.shape[1]))
     for i in range(moves):
         out, back = np.random.randint(num_tables), -1
@@ -101,7 +93,7 @@ def _anneal(
         if moved:
             dims[source], dims[target] = sums[source, 1], sums[target, 1]
             comm_ms(curves, dims, own_ms, comm_both_ms)
-        new = _slowest_ms(own_ms, comm_both_ms)
+        new = (own_ms + comm_both_ms[:, 0] + comm_both_ms[:, 1]).max()
         if new < current or np.random.random() < np.exp((current - new) / (hot * (COLD / HOT) ** (i / moves))):
             current, best = new, min(best, new)
             device[out] = target

@@ -27,10 +27,8 @@ from dreamshard.cost_model import StructuredCostNetwork
 from dreamshard.policy.mdp import PolicyNetwork
 from dreamshard.search import DreamShardPlacer, GreedyCostPlacer
 from dreamshard.training import TRAINING_ALGORITHMS, TrainingAlgorithm, TrainingConfig, with_algorithm
-from tests.benchmarks.gains import Costs
-from tests.benchmarks.measuring import Place, Row, law_state, relative, true_ms
+from tests.benchmarks.measuring import ALL_DIMS, TRAINED, Costs, Place, Row, Size, law_state, relative, tasks, true_ms
 from tests.benchmarks.neuroshard import NeuroShardPlacer
-from tests.benchmarks.pools import ALL_DIMS, TRAINED, Size, pool_of, repeated, tasks
 from tests.helpers.laws import LAWS, NOISE, UNSEEN
 
 COUNTS = {TRAINED: 10, Size(200, 8): 5, Size(800, 128): 2}
@@ -91,7 +89,7 @@ def rows(quick: bool = False) -> Iterator[Row]:
             method = {"method": part.method, "exchanges": part.exchanges, "noise": noise}
             states = [law_state(dims, seed, law, part.config, **method) for seed in seeds]
             for size, count in COUNTS.items():
-                drawn = tasks(repeated(pool_of(dims, "validation"), size.tables), size, 2 if quick else count, seed=300)
+                drawn = tasks(dims, "validation", size, 2 if quick else count, seed=300)
                 for name, kind in part.placers.items():
                     placers = [_place(kind, part.method.placer(state)) for state in states]
                     costs = np.array([true_ms(law, drawn, placer) for placer in placers])

@@ -17,8 +17,7 @@ from dreamshard.cost_model.cost_network import COMPUTE
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
 from dreamshard.training import TRAINING_ALGORITHMS, TrainingConfig, with_algorithm
-from tests.benchmarks.measuring import Row, row
-from tests.benchmarks.pools import Size, drawn, halves, meta_tables
+from tests.benchmarks.measuring import Row, Size, drawn, halves, meta_tables, row
 from tests.helpers.neuroshard_law import neuroshard_folder, neuroshard_law
 from tests.helpers.samples import sample_of_phases
 
@@ -41,7 +40,9 @@ def rows(quick: bool = False) -> Iterator[Row]:
 def curve(algorithm: Any, seed: int) -> pd.DataFrame:
     """The rounds of a training."""
     config, method = with_algorithm(TrainingConfig(), algorithm), TRAINING_ALGORITHMS[algorithm]
-    law, (pool, unseen) = neuroshard_law(neuroshard_folder(), wider=True), pools()
+    law, tables = neuroshard_law(neuroshard_folder(), wider=True), meta_tables("meta-dlrm-2021", "mixed")
+    able = (tables.rows * tables.dim < 2**29) & (tables.lookups > 0)  # fit half a device
+    pool, unseen = halves(tables.select(able.nonzero()[:, 0]), 0)
     tasks, held_out, samples, lines = drawn_tasks(pool, 50, 0), drawn_tasks(unseen, 20, 1), [], []
     state: Any = method.start(pool, config, seed)
     for number in range(config.iterations):
@@ -55,12 +56,6 @@ def curve(algorithm: Any, seed: int) -> pd.DataFrame:
         about = {"round": number + 1, "measured": len(samples), "loss": loss * unit_ms**2, "reward": reward}
         lines.append(about | {"test_ms": float(torch.stack(costs).mean())})
     return pd.DataFrame(lines)
-
-
-def pools() -> tuple[Tables, Tables]:
-    """Tables to train on and unseen ones; all have lookups and fit half a device."""
-    tables = meta_tables("meta-dlrm-2021", "mixed")
-    return halves(tables.select(((tables.rows * tables.dim < 2**29) & (tables.lookups > 0)).nonzero()[:, 0]), 0)
 
 
 def drawn_tasks(pool: Tables, count: int, seed: int) -> list[PlacementTask]:

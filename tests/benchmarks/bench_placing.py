@@ -9,8 +9,7 @@ from dataclasses import replace
 from statistics import median
 
 from dreamshard.shards import violation
-from tests.benchmarks.measuring import Row, row, trained
-from tests.benchmarks.pools import Size, pool_of, repeated, tasks
+from tests.benchmarks.measuring import Row, Size, row, tasks, trained
 from tests.helpers.trained import make_placer
 
 REPEATS, HUGE = 25, Size(10_000, 1024)
@@ -24,7 +23,7 @@ def rows(quick: bool = False) -> Iterator[Row]:
     policy = replace(searching, inference="policy")
     for label, placer, sizes in (("policy alone", policy, POLICY), ("with search", searching, SEARCH)):
         for size, bar, reference in sizes[:-1] if quick else sizes:
-            task, times_ms = tasks(repeated(pool_of("mixed", "test"), size.tables), size, 1, seed=0)[0], []
+            task, times_ms = tasks("mixed", "test", size, 1, seed=0)[0], []
             placer.place(task)  # compiles
             for _ in range(1 if size == HUGE else 3 if quick else REPEATS):
                 began = time.process_time()

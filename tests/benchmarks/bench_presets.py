@@ -37,8 +37,8 @@ from dreamshard.tables import BYTES_PER_WEIGHT, NUM_BINS, Tables
 from dreamshard.tasks import PlacementTask
 from tests.benchmarks.annealing import annealed_ms
 from tests.benchmarks.bench_real_gpu import Cell, draw_tasks
-from tests.benchmarks.measuring import Row, row
-from tests.benchmarks.pools import ALL_DIMS, BATCH, Dims, Size, meta_tables
+from tests.benchmarks.measuring import ALL_DIMS, Dims, Row, Size, meta_tables, row
+from tests.helpers.laws import BATCH
 from tests.helpers.neuroshard_law import DEVICES, MOST_BYTES, NeuroShardLaw, neuroshard_law
 from tests.helpers.testbeds import RTX2080TI, table_loads
 
@@ -212,7 +212,7 @@ def host_update_s(notes: str, sums: Tensor, dim: int, figures: np.ndarray) -> fl
 def tables_of(given: Mapping[str, str]) -> Tables:
     """The tables of a measurement, with the statistics expected of its distribution of lookups."""
     count, notes = int(given["T"]), given["notes"]
-    rows_of, dims, pooling = (_repeated(given[key], count) for key in "EDL")
+    rows_of, dims, pooling = (np.resize([*map(float, given[key].split(","))], count).tolist() for key in "EDL")
     bag = re.search(r"mean bag about ([\d.]+)", notes)
     pooling = [float(bag[1])] * count if bag else pooling
     lookups = [factor * int(given["B"].split(",")[0]) for factor in pooling]
@@ -226,12 +226,6 @@ def tables_of(given: Mapping[str, str]) -> Tables:
         torch.from_numpy(expected / unique[:, None]).float(),
     )
     return Tables(names, *sizes, factors, bins, *counts)
-
-
-def _repeated(text: str, count: int) -> list[float]:
-    """One value for each table; a list is repeated in its order."""
-    values = [float(value) for value in text.split(",")]
-    return [values[index % len(values)] for index in range(count)]
 
 
 @cache

@@ -9,7 +9,7 @@ prior.
 - 500 tables on 64 devices of three laws of this project: true cost.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,15 +17,14 @@ import numpy as np
 
 from dreamshard.hardware.accelerator import PRESETS
 from dreamshard.rivals import RIVALS, rival
-from dreamshard.search.baselines import GreedyPlacer, baselines
+from dreamshard.search.baselines import HEURISTICS, baselines
 from dreamshard.tasks import PlacementTask
 from dreamshard.traces.learning import PRIOR_DEVICES, learn
 from tests.benchmarks.annealing import annealed_ms
 from tests.benchmarks.bench_real_gpu import Cell as Split, draw_tasks
 from tests.benchmarks.contest import DATA, QUICK, measured
-from tests.benchmarks.measuring import Row
-from tests.benchmarks.pools import BATCH, Size, meta_tables, repeated, task_of
-from tests.helpers.laws import PAGES, SIMULATED, UNSEEN, Law, LawTestbed
+from tests.benchmarks.measuring import Row, Size, meta_tables, repeated, task_of
+from tests.helpers.laws import BATCH, PAGES, SIMULATED, UNSEEN, Law, LawTestbed
 from tests.helpers.neuroshard_law import DEVICES, neuroshard_folder, neuroshard_law
 
 PRIORS, NOISE, PROFILES = ("rtx2080ti", "v100", "none"), 0.03, (1, 2, 3, 5)
@@ -74,10 +73,7 @@ def _of_task(cell: Cell, law: Law, task: PlacementTask, number: int) -> Iterator
     best_ms = 1.0 if cell.law in _LAWS else annealed_ms(law, task, _MOVES)
     current = rival(RIVALS[0], spec=PRESETS["v100"]).place(task)
     facts = {"law": cell.law, "prior": cell.prior, "seed": cell.seed, "size": size, "placer": f"{size}-{number}"}
-    rules: Sequence[GreedyPlacer] = [
-        baseline for baseline in baselines().values() if isinstance(baseline, GreedyPlacer)
-    ]
-    least_ms = min(law.true_ms(task, rule.place(task)) for rule in rules)
+    least_ms = min(law.true_ms(task, baselines()[name].place(task)) for name in HEURISTICS)
     for what, cost_ms in ((0, law.true_ms(task, current)), ("heuristic", least_ms)):
         yield facts | {"profiles": what, "ratio": cost_ms / best_ms, "is_held": np.nan}
     samples, is_large = [], cell.law in _LAWS

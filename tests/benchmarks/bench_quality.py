@@ -18,8 +18,19 @@ from dreamshard.search import DreamShardPlacer, GreedyCostPlacer
 from dreamshard.search.baselines import HEURISTICS, RandomPlacer, baselines
 from dreamshard.tasks import PlacementTask
 from tests.benchmarks.annealing import annealed_ms
-from tests.benchmarks.measuring import Row, relative, row, trained, true_ms
-from tests.benchmarks.pools import ALL_DIMS, TRAINED, Dims, Memory, Size, pool_of, tasks
+from tests.benchmarks.measuring import (
+    ALL_DIMS,
+    TRAINED,
+    Dims,
+    Memory,
+    Row,
+    Size,
+    relative,
+    row,
+    tasks,
+    trained,
+    true_ms,
+)
 from tests.helpers.laws import LAWS, SIMULATED, Law
 from tests.helpers.trained import make_placer
 
@@ -41,24 +52,22 @@ class Set:
     def __str__(self) -> str:
         return f"{self.law.name}, {self.size}, {self.dims}" + (", tight memory" if self.memory == "tight" else "")
 
-    @property
-    def seeds(self) -> Sequence[int]:
-        return (0,) if self.quick else (0, 1, 2)
-
 
 def rows(quick: bool = False) -> Iterator[Row]:
     """All sets of tasks, and the predictions of the paper's network."""
+    seeds = range(1 if quick else 3)
     sets = [Set(law, dims, size, quick) for law in LAWS for dims in ALL_DIMS for size in COUNTS]
     for case in [*sets, Set(SIMULATED, "mixed", TRAINED, quick, "tight")]:
         yield _judged(case)
     for dims in ALL_DIMS:
         case = Set(SIMULATED, dims, TRAINED, quick)
-        error, ranks = _predictions(case, [make_placer(trained(dims, seed, algorithm="paper")) for seed in case.seeds])
+        error, ranks = _predictions(case, [make_placer(trained(dims, seed, algorithm="paper")) for seed in seeds])
         yield row(f"{case}, the paper's network: rank correlation {ranks:.3f}, error of predictions", 100 * error, "%")
 
 
 def _judged(case: Set) -> Row:
-    placers, drawn, law = [make_placer(trained(case.dims, s, law=case.law)) for s in case.seeds], _tasks(case), case.law
+    law, drawn, seeds = case.law, _tasks(case), range(1 if case.quick else 3)
+    placers = [make_placer(trained(case.dims, seed, law=law)) for seed in seeds]
     least, (error, ranks) = np.array([annealed_ms(law, task) for task in drawn]), _predictions(case, placers)
     whole = [replace(placer, columns=False) for placer in placers]
     costs = np.stack([true_ms(law, drawn, placer.place) for placer in whole])
@@ -83,5 +92,5 @@ def _predictions(case: Set, placers: Sequence[DreamShardPlacer]) -> tuple[float,
 
 @cache
 def _tasks(case: Set) -> list[PlacementTask]:
-    pool, count = pool_of(case.dims, "validation" if case.quick else "test"), 3 if case.quick else COUNTS[case.size]
-    return tasks(pool, case.size, count, seed=200, memory=case.memory)
+    split, count = ("validation", 3) if case.quick else ("test", COUNTS[case.size])
+    return tasks(case.dims, split, case.size, count, seed=200, memory=case.memory)

@@ -30,12 +30,11 @@ from dreamshard.search.packing import packed
 from dreamshard.tables import Tables, concatenate
 from dreamshard.tasks import PlacementTask
 from tests.benchmarks.annealing import annealed_ms
-from tests.benchmarks.contest import DATA, QUICK, Contest, System, measured, results, summarised, tables
+from tests.benchmarks.contest import Contest, System, report, results
 from tests.benchmarks.hugectr import HugeCtrPlanner
-from tests.benchmarks.measuring import Row
+from tests.benchmarks.measuring import Row, Size, halves, meta_tables
 from tests.benchmarks.neuroshard import NeuroShardPlacer
-from tests.benchmarks.pools import BATCH, Size, halves, meta_tables
-from tests.helpers.laws import LawTestbed
+from tests.helpers.laws import BATCH, LawTestbed
 from tests.helpers.neuroshard_law import DEVICES, DIMS, MOST_BYTES, NeuroShardLaw, neuroshard_folder, neuroshard_law
 from tests.helpers.testbeds import RTX2080TI
 
@@ -65,10 +64,8 @@ class Cell:
 
 def rows(quick: bool = False) -> Iterator[Row]:
     """Measure the seeds that the CSV lacks; then a row for each size and placer."""
-    folder, seeds = (QUICK, 1) if quick else (DATA, _SEEDS)
-    lines = measured(folder / "real_gpu.csv", ("seed",), [Cell(seed, quick) for seed in range(seeds)], run)
-    figures = summarised(lines, ("dims", "size"), nested=True)
-    (folder / "real_gpu.md").write_text(tables(figures, "dims"), encoding="utf-8")
+    cells = [Cell(seed, quick) for seed in range(1 if quick else _SEEDS)]
+    figures = report("real_gpu", ("seed",), cells, run, quick, nested=True)
     least = figures[figures.placer == "annealing"].set_index("size").costs
     for line in figures.itertuples():
         ratio = line.costs.mean() / least[line.size].mean()

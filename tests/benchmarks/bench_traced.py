@@ -6,6 +6,7 @@ their thread with cold ones.
 """
 
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -17,7 +18,7 @@ from dreamshard.testbeds.base import TestbedSetup
 from dreamshard.testbeds.cluster import ClusterTestbed
 from dreamshard.traces.samples import trace_files, traced_sample
 from dreamshard.workloads import Lookups
-from tests.benchmarks.measuring import Row
+from tests.benchmarks.measuring import Row, row
 from tests.helpers.profiled_job import BATCH, RANKS, batch, placement, profile, task
 
 
@@ -33,16 +34,11 @@ def rows(quick: bool = False) -> Iterator[Row]:
             profile(Path(folder, "profile"))
             traced.append(traced_sample(trace_files(Path(folder, "profile")), task(), placed, {}).costs.phases_ms)
     shown, ours = (torch.stack(samples).median(dim=0).values for samples in (traced, measured))  # [D, 4]
-    for p, phase in enumerate(PHASES):
-        for rank in range(RANKS):
-            value, reference = float(shown[rank, p]), float(ours[rank, p])
-            yield _row(f"{phase}, rank {rank}", value, reference)
-    yield from (_row(f"all, rank {rank}", float(shown[rank].sum()), float(ours[rank].sum())) for rank in range(RANKS))
-    yield {"name": "order of ranks", "value": float(spearmanr(shown.sum(1), ours.sum(1)).statistic), "unit": "Spearman"}
-
-
-def _row(name: str, value: float, reference: float) -> Row:
-    return {"name": name, "value": value, "unit": "ms", "reference": reference, "ratio": value / reference}
+    shown, ours = (torch.column_stack([phases, phases.sum(1)]) for phases in (shown, ours))  # [D, 5]
+    for (p, phase), rank in product(enumerate((*PHASES, "all")), range(RANKS)):
+        value, reference = float(shown[rank, p]), float(ours[rank, p])
+        yield row(f"{phase}, rank {rank}", value, "ms", reference=reference, more_is_better=True)
+    yield row("order of ranks", float(spearmanr(shown[:, -1], ours[:, -1]).statistic), "Spearman")
 
 
 def lookups(name: str) -> Lookups:

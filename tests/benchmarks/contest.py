@@ -34,7 +34,7 @@ from dreamshard.training import TrainingConfig, with_algorithm
 from dreamshard.training.config import Algorithm
 from flows.reports.pages import markdown_table
 from flows.runtime.identity import source_revision
-from tests.benchmarks.gains import gain_over
+from tests.benchmarks.measuring import gain_over
 from tests.benchmarks.neuroshard import NeuroShardPlacer
 from tests.helpers.testbeds import RTX2080TI
 from tests.helpers.trained import learn, make_placer
@@ -142,7 +142,7 @@ def summarised(figures: pd.DataFrame, keys: Sequence[str], *, nested: bool = Fal
     """A line per setting and placer: its gain over the best heuristic there, and medians of its times.
 
     Args:
-        found: rows of a contest.
+        figures: rows of a contest.
         keys: columns that tell settings apart; `size` is the last, such as `20x4`.
         nested: whether each seed has tasks of its own.
     """
@@ -160,11 +160,13 @@ def summarised(figures: pd.DataFrame, keys: Sequence[str], *, nested: bool = Fal
     return pd.DataFrame(sorted(lines, key=lambda line: int(line["size"].split("x")[0])))
 
 
-def tables(figures: pd.DataFrame, heading: str) -> str:
-    """Savings of each placer by size, a table for each value of the column `heading`."""
-    texts = []
-    for name, group in figures.groupby(heading):
+def report(name: str, keys: Sequence[str], cells: Sequence[Any], run: Callable[..., Any], quick: bool, *, nested=False):
+    """Measure the cells that `NAME.csv` lacks, write savings by placer and size to `NAME.md`; returns all lines."""
+    folder, texts = QUICK if quick else DATA, []
+    figures = summarised(measured(folder / f"{name}.csv", keys, cells, run), ("dims", "size"), nested=nested)
+    for dims, group in figures.groupby("dims"):
         wide = group.assign(text=group.gain.map(str)).pivot(index="placer", columns="size", values="text").fillna("-")
         lines = wide.loc[group.placer.unique(), group["size"].unique()].reset_index()
-        texts.append(f"## {name}\n\n{markdown_table(lines.to_dict('records'))}\n")
-    return "\n".join(texts)
+        texts.append(f"## {dims}\n\n{markdown_table(lines.to_dict('records'))}\n")
+    (folder / f"{name}.md").write_text("\n".join(texts), encoding="utf-8")
+    return figures

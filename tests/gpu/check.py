@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import scipy
 import torch
 
 from dreamshard.constraints import ANY_SHARDING
@@ -31,7 +30,7 @@ from dreamshard.testbeds.base import TestbedSetup
 from dreamshard.testbeds.device import device_model
 from dreamshard.testbeds.simulated import EmulatedTestbed
 from dreamshard.workloads import Lookups, WorkloadTable, statistics
-from tests.benchmarks.bench_presets import POWER, TIMES, kind_of, predicted_s
+from tests.benchmarks.bench_presets import POWER, TIMES, agreement, kind_of, predicted_s
 
 COLUMNS = TIMES.read_text().partition("\n")[0].split(",")
 STAGES = {"operators": 0.6, "emulated": 0.8, "placements": 0.95}
@@ -148,10 +147,8 @@ def main(arguments: list[str] | None = None) -> int:
             except (ValueError, RuntimeError) as error:  # of this device, or of its libraries
                 print(f"left out: {error}", flush=True)
     for name, figures in pairs.items():
-        predicted, measured = np.array(figures).T
-        ranks = scipy.stats.spearmanr(predicted, measured).statistic if len(figures) > 2 else math.nan
-        ratio = np.median(predicted / measured)
-        print(f"{name}: {spec.name} over {len(figures)} figures: {ratio:.2f} (median), Spearman {ranks:.3f}")
+        line = agreement(f"{name}, {spec.name}", *zip(*figures, strict=True))
+        print(f"{line['name']}: {line['value']:.2f}")
     return 0
 
 

@@ -8,6 +8,10 @@ from dataclasses import dataclass, replace
 import torch
 
 from dreamshard.workloads import Lookups
+from tests.helpers.tables import tables_of_dims
+
+BATCH, TABLES = 64, tables_of_dims([4, 8, 128], rows=500)
+"""A batch and tables that ranks on the CPU measure in a moment."""
 
 
 @dataclass(frozen=True)

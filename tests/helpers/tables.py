@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int, Num
 from torch import Tensor
 
 from dreamshard.constraints import Constraints
@@ -78,18 +78,9 @@ def whole_plan(device: Mapping[str, int], num_devices: int, *, rows: int = 100_0
     return Plan(num_devices=num_devices, placer="old", tables=tables).to_json()
 
 
-def device_memory_bytes(
-    memory_bytes: Int[Tensor, " T"] | Int[Tensor, "B T"], device: Int[Tensor, "B T"], num_devices: int
-) -> Int[Tensor, "B D"]:
-    """Sum table memory per device; negative entries of `device` are not placed yet."""
-    placed = device >= 0  # [B, T]
-    totals = memory_bytes.new_zeros(device.shape[0], num_devices)  # [B, D]
-    return totals.scatter_add(1, device.clamp(min=0), memory_bytes * placed)
-
-
-def shard_sums(latents: Float[Tensor, "T L"], device: Int[Tensor, "B T"], num_devices: int) -> Float[Tensor, "B D L"]:
-    """Latents summed over each device's tables."""
-    return torch.nn.functional.one_hot(device, num_devices).to(latents.dtype).mT @ latents
+def shard_sums(values: Num[Tensor, "T ..."], device: Int[Tensor, "B T"], num_devices: int) -> Num[Tensor, "B D ..."]:
+    """Latents or sizes of tables, summed over those of each device."""
+    return torch.nn.functional.one_hot(device, num_devices).to(values.dtype).mT @ values
 
 
 def sample_tasks(pool, count, size, num_devices, memory_bytes, generator, **config):

@@ -4,13 +4,12 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from dreamshard.constraints import ANY_SHARDING
-from dreamshard.costs import DeviceCosts
-from dreamshard.hardware.accelerator import PRESETS
-from dreamshard.hardware.roofline import placed_loads, sharding_costs
+from dreamshard.hardware.accelerator import PRESETS, AcceleratorSpec
+from dreamshard.hardware.roofline import placed_loads
 from dreamshard.placement import Placement, TableSharding
 from dreamshard.shards import Shards
 from dreamshard.tables import Optimizer, Precision, Tables
@@ -22,14 +21,14 @@ from tests.helpers.samples import sample_of_phases
 RTX2080TI = PRESETS["rtx2080ti"]
 
 
-def simulated(noise: float = 0.01, batch_size: int = 65_536) -> SimulatedTestbed:
+def simulated(noise: float = 0.01, batch_size: int = 65_536, spec: AcceleratorSpec = RTX2080TI) -> SimulatedTestbed:
     """The simulated testbed, which needs no lookups."""
 
     def no_lookups(name: str):
         raise AssertionError(f"the simulated testbed asked for the lookups of {name}")
 
     setup = TestbedSetup(num_devices=2, batch_size=batch_size, lookups=no_lookups)
-    return SimulatedTestbed(setup, RTX2080TI, noise)
+    return SimulatedTestbed(setup, spec, noise)
 
 
 def any_sharding_task(tables: Tables, num_devices: int = 2, **options: Any) -> PlacementTask:
@@ -58,13 +57,9 @@ def table_loads(
     return placed_loads(Shards.of(task, Placement.whole([0] * len(tables), 1)), batch_size)
 
 
-def device_costs(bed: SimulatedTestbed, tables: Tables, device: Int[Tensor, "B T"], num_devices: int) -> DeviceCosts:
-    """`[B, D]` costs of placements of the same whole tables, without noise."""
-    task = PlacementTask(tables, num_devices, 2**62)
-    placed = [Shards.of(task, Placement.whole(devices, num_devices)) for devices in device]
-    return DeviceCosts(
-        torch.stack([sharding_costs(shards, bed.setup.batch_size, bed.spec).phases_ms for shards in placed])
-    )
+def on_two(*device: int) -> Placement:
+    """Whole tables on two devices."""
+    return Placement.whole(torch.tensor(device), 2)
 
 
 class ByCount(Testbed):

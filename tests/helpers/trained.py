@@ -22,14 +22,9 @@ def _of(config: TrainingConfig) -> TrainingAlgorithm:
     return TRAINING_ALGORITHMS[config.algorithm]
 
 
-def start_training(pool, config: TrainingConfig, seed: int, exchanges=()) -> TrainingState:
-    """The state before the first round."""
-    return _of(config).start(pool, config, seed, exchanges)
-
-
-def continue_from(placer, config: TrainingConfig, seed: int) -> TrainingState:
-    """The same from an earlier placer."""
-    return _of(config).start(pool_of(24), config, seed, base=placer)
+def start_training(pool, config: TrainingConfig, seed: int, exchanges=(), base=None) -> TrainingState:
+    """The state before the first round, from an earlier placer if `base` is given."""
+    return _of(config).start(pool, config, seed, exchanges, base=base)
 
 
 def _by_algorithm(step: str) -> Callable[..., Any]:

@@ -10,10 +10,8 @@ from dreamshard.cost_model.structured import StructuredCostNetwork
 from dreamshard.hardware.accelerator import PRESETS
 from dreamshard.placement import Placement
 from dreamshard.tasks import PlacementTask
-from dreamshard.testbeds.base import TestbedSetup
-from dreamshard.testbeds.simulated import SimulatedTestbed
-from tests.helpers.lookups import EvenLookups
 from tests.helpers.tables import pool_of
+from tests.helpers.testbeds import simulated
 
 V100 = PRESETS["v100"]
 
@@ -21,13 +19,9 @@ BATCH = 65_536
 POOL = pool_of(24)
 
 
-def bed(noise: float = 0.0) -> SimulatedTestbed:
-    return SimulatedTestbed(TestbedSetup(num_devices=2, batch_size=BATCH, lookups=EvenLookups(BATCH)), V100, noise)
-
-
 def exchanges(*counts: int, devices_per_host: int | None = None, most_bytes: int = 2**30, noise: float = 0.0):
     designed = designed_exchanges(counts, devices_per_host, most_bytes)
-    return [bed(noise).measure_exchange(exchange) for exchange in designed]
+    return [simulated(noise, spec=V100).measure_exchange(exchange) for exchange in designed]
 
 
 def task(num_devices: int, **more) -> PlacementTask:
@@ -36,7 +30,9 @@ def task(num_devices: int, **more) -> PlacementTask:
 
 def placements(num_devices: int, count: int = 12, noise: float = 0.0):
     draws = torch.randint(num_devices, (count, len(POOL)), generator=torch.Generator().manual_seed(0))
-    return [bed(noise).measure(task(num_devices), Placement.whole(draw, num_devices)) for draw in draws]
+    return [
+        simulated(noise, spec=V100).measure(task(num_devices), Placement.whole(draw, num_devices)) for draw in draws
+    ]
 
 
 def network(*samples, learnt=()) -> StructuredCostNetwork:
@@ -48,13 +44,6 @@ def network(*samples, learnt=()) -> StructuredCostNetwork:
 
 def data_of(samples) -> CostData:
     return CostData.of(samples, Normaliser.fit(POOL))
-
-
-def test_without_exchanges_placements_decide():
-    fitted = network(*placements(4))
-    assert (fitted.comm_ms > 0).any()
-    assert torch.equal(fitted.for_task(task(4)).comm_ms, fitted.comm_ms)
-    assert torch.equal(fitted.for_task(task(64)).comm_ms, fitted.comm_ms)
 
 
 @pytest.mark.parametrize(

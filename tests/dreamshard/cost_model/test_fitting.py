@@ -103,25 +103,3 @@ def test_a_loss_that_is_no_number_ends_training():
     next(iter(state.cost_network.parameters())).data.fill_(float("nan"))
     with pytest.raises(TrainingDivergedError):
         fit_costs(state, measured(TRAIN, 2))
-
-
-def test_the_misfit_is_student_s_of_the_predictions():
-    placement = Placement.whole(torch.arange(8) % 2, 2)
-    pools = pool_of(8), pool_of(9).select([*range(1, 9)])
-    data = CostData.of([simulated(0.0).measure(roomy_task(pool), placement) for pool in pools], NORMALISER)
-    network = StructuredCostNetwork(NORMALISER)
-    network.exchanges.learn_placements(data, data.sums(network.encode)[..., DIMS].detach())
-    network.calibrate(data)
-    network.exponent.data.uniform_(0, 0.3)
-    device_ms = data.phases_ms.sum(-1)
-    compared = torch.maximum(device_ms, 0.2 * device_ms.amax(dim=1, keepdim=True))
-    with torch.no_grad():
-        error = (network.phases_ms(data.sums(network.encode)) - data.phases_ms) / compared[..., None]
-        scales = network.noise.exp() + 0.004
-    surprise = [
-        -torch.distributions.StudentT(4.0, 0.0, scale).log_prob(sample).sum()
-        for sample, scale in zip((error[..., 0], error[..., 3], error.sum(-1)), scales, strict=True)
-    ]
-    constant = -torch.distributions.StudentT(4.0, 0.0, 1.0).log_prob(torch.zeros(())) * error[..., 0].numel()
-    expected = surprise[0] / 2 + surprise[1] / 2 + surprise[2] - 2 * constant
-    assert network.misfit_of(data)().item() == pytest.approx(float(expected), rel=1e-4)

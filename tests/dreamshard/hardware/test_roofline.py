@@ -145,22 +145,6 @@ def test_fusing_two_tables_costs_less_than_both_alone():
         assert alone < fused < 2 * alone
 
 
-def test_a_shard_with_hardly_any_work_costs_its_launches():
-    cost = costs(of_dims([4], pooling=0.0, rows=2))
-    host_ms = (roofline.HOST_FORWARD_LAUNCHES + roofline.HOST_BACKWARD_LAUNCHES) * A100.launch_s * 1e3
-    kernels_ms = (roofline.FORWARD_KERNELS + roofline.BACKWARD_KERNELS + 1) * A100.launch_s * 1e3
-    assert host_ms < float(cost.overall_ms()) < host_ms + 0.1 * kernels_ms
-
-
-def test_a_huge_table_without_reuse_is_read_at_memory_bandwidth():
-    count = SMALL * SMALL
-    tables = of_dims([128], rows=2**40, pooling=float(SMALL))
-    tables = replace(tables, unique_rows=torch.tensor([count]), bins=torch.eye(17)[:1])
-    cost = costs(tables, spec=replace(A100, num_sms=1, warps_per_sm=1, clock_hz=1e15))
-    expected_ms = count * 128 * 4 / (roofline.BANDWIDTH_SHARE * A100.memory_bytes_per_s) * 1e3
-    assert float(cost.phases_ms[..., 0]) == pytest.approx(expected_ms, rel=0.02)
-
-
 def test_a_wide_table_idles_lanes_of_the_narrow_ones_beside_it():
     # So many lookups of cached rows that instruction issue decides.
     narrow, wide = (costs(of_dims([8] * 9 + [last], pooling=200.0, rows=100)) for last in (8, 128))
@@ -219,8 +203,3 @@ def test_public_kernel_times_are_predicted_within_a_tenth():
         if len(logs) >= 4:
             assert 0.9 <= np.exp(np.median(logs)) <= 1.1, (gpu, kind)
         assert np.exp(logs.std()) <= (1.5 if kind == "small calls" else 1.25), (gpu, kind)
-
-
-def test_rows_read_more_than_32_times_take_blocks_of_at_most_1024_reads():
-    for rows, blocks in ((10**5, 0), (5000, 5000), (320, 640)):  # 6.6, 131 and 2,048 lookups of each row
-        assert whole_loads(table(rows, 10.0))[roofline.BLOCKS] == pytest.approx(blocks)

@@ -1,5 +1,4 @@
 from dataclasses import replace
-from importlib import resources
 
 import pytest
 import torch
@@ -62,8 +61,7 @@ def test_dear_links_make_it_share_dims_and_dear_memory_lookups():
 
 @pytest.mark.slow
 def test_it_uses_other_sharding_types_if_it_may():
-    tables = read_tables(str(resources.files("dreamshard.workloads") / "data" / "mlperf-dlrm-dcnv2.csv"))
-    task = PlacementTask(tables, 16, 80 * 2**30, constraints=ANY_SHARDING, batch_size=65_536)
+    task = PlacementTask(read_tables("mlperf-dlrm-dcnv2"), 16, 80 * 2**30, constraints=ANY_SHARDING, batch_size=65_536)
     placement = TorchRecPlanner(A100).place(task)
     assert violation(task, placement) == ""
     assert placement.devices_per_host == 8

@@ -1,4 +1,4 @@
-"""Heuristics place as they say, and tasks of Meta's tables as the authors' program does.
+"""Heuristics: by hand, and as the authors' program places tasks of Meta's tables.
 
 `heuristics_as_published.json` holds the placements of its `sharders.py`: a digit per table, its device.
 """
@@ -11,8 +11,8 @@ import torch
 
 from dreamshard.search.baselines import HEURISTICS, RandomPlacer, baselines
 from dreamshard.tasks import PlacementTask
-from tests.benchmarks.pools import Dims, meta_tables
-from tests.helpers.tables import device_memory_bytes, tables_of, task_of
+from tests.benchmarks.measuring import Dims, meta_tables
+from tests.helpers.tables import ROW_BYTES, shard_sums, tables_of, task_of
 
 # size 400, 160, 200, 240; dim x pooling 40, 20, 4, 24; that x log10(rows) 80, 20, 6.8, 35.5
 FOUR = tables_of([100, 10, 50, 30], dim=[4, 16, 4, 8], pooling=[10.0, 1.25, 1.0, 3.0])
@@ -40,13 +40,15 @@ def test_random_depends_on_the_tables_and_the_seed():
     tasks = [task_of([rows] * 30, 4, 100, name=name) for rows, name in ((1, "one"), (1, "two"), (2, "one"))]
     first, renamed, other = (RandomPlacer(0).place(task).device.tolist() for task in tasks)
     assert first == renamed != other
-    assert len({tuple(RandomPlacer(seed).place(tasks[0]).device.tolist()) for seed in range(20)}) == 20
+    drawn = {tuple(RandomPlacer(seed).place(tasks[0]).device.tolist()) for seed in range(20)}
+    assert len(drawn) == 20, "each seed draws another placement"
 
 
 def test_devices_that_must_be_filled_to_the_last_byte_are_packed():
     task = task_of([3, 3, 2, 2, 2], num_devices=2, room_rows=6)  # largest first alternating leaves no room for the last
     for placer in baselines().values():
-        assert device_memory_bytes(task.table_bytes, placer.place(task).device[None], 2).tolist() == [[96, 96]]
+        assert shard_sums(task.table_bytes, placer.place(task).device[None], 2).tolist() == [[96, 96]]
+    assert 6 * ROW_BYTES == 96
 
 
 KINDS: dict[str, tuple[Dims, int, int, int | None]] = {  # dims, tables, devices, memory; None for about an even share
@@ -72,7 +74,7 @@ def test_each_heuristic_places_as_the_authors_program_does(heuristic):
     for case in CASES:
         task = task_of_kind(case["kind"], case["seed"])
         theirs = torch.tensor([int(digit) for digit in case[heuristic]])
-        if int(device_memory_bytes(task.table_bytes, theirs[None], task.num_devices).max()) > task.memory_bytes:
+        if int(shard_sums(task.table_bytes, theirs[None], task.num_devices).max()) > task.memory_bytes:
             continue
         assert baselines()[heuristic].place(task).device.tolist() == theirs.tolist(), (heuristic, task.name)
         compared += 1

@@ -1,5 +1,7 @@
-"""From costs to a placement: by a trained network, and by a preset's roofline with nothing trained."""
+"""Searches by a trained network and by a preset's roofline: the more they may do, the less their plans cost."""
 
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import chain, repeat
@@ -7,43 +9,21 @@ from itertools import chain, repeat
 import pytest
 import torch
 
-from dreamshard.constraints import ANY_SHARDING, UNCONSTRAINED
+from dreamshard.constraints import ANY_SHARDING, UNCONSTRAINED, Constraints
 from dreamshard.hardware.accelerator import PRESETS
+from dreamshard.placement import SHARDING_TYPES
 from dreamshard.placer import NoPlacementError
-from dreamshard.search import GreedyCostPlacer, RooflinePlacer
+from dreamshard.search import GreedyCostPlacer, RooflinePlacer, SearchingPlacer
 from dreamshard.search.baselines import baselines
 from dreamshard.search.search import search
 from dreamshard.shards import violation
 from dreamshard.tasks import PlacementTask
-from dreamshard.testbeds.base import TestbedSetup
-from dreamshard.testbeds.simulated import SimulatedTestbed
-from tests.helpers.tables import pool_of
-from tests.helpers.trained import learnt, learnt_placer, make_placer
+from tests.helpers.tables import pool_of, tables_of
+from tests.helpers.testbeds import simulated
+from tests.helpers.trained import learnt, learnt_placer
 
 UNHURRIED_MS = 50.0
 PRIOR = RooflinePlacer(PRESETS["a100"])
-
-
-def starts(task):
-    state = learnt()
-    placers = [replace(make_placer(state), inference="policy")]
-    placers += [GreedyCostPlacer(state.cost_network, state.normaliser), *baselines().values()]
-    for placer in placers:
-        try:
-            yield placer.place(task)
-        except NoPlacementError:
-            continue
-
-
-@pytest.mark.parametrize("budget_ms", [0.0, 5.0, UNHURRIED_MS])
-@pytest.mark.parametrize("num_devices", [1, 2, 4])
-@pytest.mark.slow
-def test_the_result_is_never_predicted_to_be_worse_than_a_start(num_devices, budget_ms):
-    placer = learnt_placer()
-    for seed in range(3):
-        task = PlacementTask(pool_of(14, seed), num_devices, 2**33)
-        cost_ms = float(placer.predict(task, placer.place(task, budget_ms)).overall_ms())
-        assert cost_ms <= min(float(placer.predict(task, start).overall_ms()) for start in starts(task)) * (1 + 1e-5)
 
 
 def test_local_search_finds_the_even_split_that_no_start_has():
@@ -53,12 +33,6 @@ def test_local_search_finds_the_even_split_that_no_start_has():
         float(placer.predict(task, placer.place(task, ms)).overall_ms()) for ms in (0.0, UNHURRIED_MS)
     )
     assert unhurried < 0.999 * hurried
-
-
-def test_a_budget_is_a_number_of_changes():
-    placer, task = learnt_placer(), PlacementTask(pool_of(40), 4, 2**33)
-    assert placer.moves(task, 50.0) == 10 * placer.moves(task, 5.0) != placer.moves(task)
-    assert replace(placer, budget_ms=5.0).moves(task) == placer.moves(task, 5.0)
 
 
 def test_a_late_search_ends_with_the_best_so_far():
@@ -72,8 +46,7 @@ def test_a_late_search_ends_with_the_best_so_far():
 
 
 def true_ms(task, placement, batch_size=65_536):
-    setup = TestbedSetup(num_devices=task.num_devices, batch_size=batch_size, lookups=lambda name: pytest.fail(name))
-    return SimulatedTestbed(setup, PRESETS["a100"], noise=0.0).measure(task, placement)
+    return simulated(0.0, batch_size, PRESETS["a100"]).measure(task, placement)
 
 
 @pytest.mark.parametrize("constraints", [UNCONSTRAINED, ANY_SHARDING], ids=["whole", "every sharding type"])
@@ -98,3 +71,73 @@ def test_a_preset_beats_every_rule_on_average_and_never_loses(num_devices):
         assert prior_ms <= best * (1 + 1e-5)
         ratios.append(prior_ms / best)
     assert sum(ratios) / len(ratios) < 0.99
+
+
+NARROWER = ({"table_wise"}, {"column_wise"}, {"table_wise", "column_wise"}, {"table_wise", "row_wise"})
+NARROWER += ({"table_wise", "data_parallel"}, {"table_wise", "table_row_wise"}, set(SHARDING_TYPES) - {"grid_shard"})
+DEVICES = (1, 2, 3, 4, 8, 13, 16, 96)
+
+
+def drawn_task(seed: int) -> PlacementTask:
+    """Tables of one kind on devices of some memory: mixed, hot and small, with a giant, all alike, or an exact fit."""
+    generator = torch.Generator().manual_seed(seed)
+    uniform = partial(torch.rand, generator=generator)
+    devices, kind = DEVICES[seed % len(DEVICES)], seed % 5
+    count = int(devices * (1 + 5 * uniform(()))) if devices > 1 else 12
+    rows = (10 ** (2 + 5 * uniform(count))).long()
+    dims = 4 * 2 ** torch.randint(0, 6, (count,), generator=generator)
+    pooling = 10 ** (2 * uniform(count))
+    if kind == 1:
+        rows[:3], dims[:3], pooling[:3] = 128, 512, 300.0
+    elif kind == 2:
+        rows[0], dims[0], pooling[0] = 60_000_000, 128, 80.0
+    elif kind == 3:
+        rows[:], dims[:], pooling[:] = 1_000_000, 64, 20.0
+    tables = tables_of(rows.tolist(), dims.tolist(), pooling.tolist())
+    sizes = PlacementTask(tables, 1, 0).table_bytes
+    share = 1.001 if kind == 4 else 1.1 + 2 * float(uniform(()))
+    memory = int(max(share * float(sizes.sum()) / devices, 1.01 * float(sizes.max())))
+    per_host = 4 if devices % 4 == 0 else None
+    return PlacementTask(
+        tables, devices, memory, name=f"drawn {seed}", devices_per_host=per_host, constraints=ANY_SHARDING
+    )
+
+
+def dearer(placer: SearchingPlacer, task: PlacementTask, tolerance: float) -> Iterator[str]:
+    """What costs less by the placer's predictions, though it may do less."""
+    less = {
+        f"{share} of the memory": replace(task, memory_bytes=int(share * task.memory_bytes)) for share in (0.99, 0.8)
+    }
+    for narrow in NARROWER:
+        if narrow < task.constraints.all_sharding_types:
+            less[" ".join(sorted(narrow))] = replace(
+                task, constraints=Constraints(sharding_types=tuple(sorted(narrow)))
+            )
+    others = {name: (baselines()[name], task) for name in ("size_greedy", "lookup_greedy")}
+    others |= {name: (placer, narrower) for name, narrower in less.items()}
+    if not isinstance(placer, RooflinePlacer):
+        others["cost_greedy"] = GreedyCostPlacer(learnt().cost_network, learnt().normaliser), task
+    wide_ms = float(placer.predict(task, placer.place(task)).overall_ms())
+    for name, (other, variant) in others.items():
+        with suppress(NoPlacementError):
+            cost_ms = float(placer.predict(variant, other.place(variant)).overall_ms())
+            if wide_ms > cost_ms * tolerance:
+                yield f"{task.name}, {len(task.tables)} on {task.num_devices}: {wide_ms:.4f} ms, {name} {cost_ms:.4f} ms"
+
+
+SEEDS = [(seed, 1.005) for seed in (0, 4, 5, 6)]
+SEEDS += [
+    pytest.param(seed, 1.015, marks=pytest.mark.long) for seed in range(7, 44)
+]  # annealing ends in a local optimum
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("seed", "tolerance"), SEEDS)
+def test_more_choice_never_costs_more(seed, tolerance):
+    task = drawn_task(seed)
+    by_columns = replace(task, constraints=Constraints())
+    exceptions = [
+        *dearer(PRIOR, task, tolerance),
+        *dearer(learnt_placer(), by_columns, tolerance),
+    ]
+    assert not exceptions, exceptions

@@ -2,7 +2,6 @@
 
 import random
 from dataclasses import replace
-from importlib import resources
 
 import pytest
 import torch
@@ -24,17 +23,13 @@ from dreamshard.search import RooflinePlacer
 from dreamshard.search.baselines import baselines
 from dreamshard.shards import Shards, violation
 from dreamshard.tasks import PlacementTask
-from tests.helpers.tables import pool_of, tables_of, tables_of_dims
+from tests.helpers.tables import tables_of, tables_of_dims
 from tests.helpers.trained import learnt_placer
 
 PRIOR = RooflinePlacer(PRESETS["a100"])
 BUDGET_MS = 10.0
 GB = 10**9
 COLUMNS = ("table_wise", "column_wise")
-
-
-def bundled(name):
-    return read_tables(str(resources.files("dreamshard.workloads") / "data" / f"{name}.csv"))
 
 
 def cost_ms(task, placement, placer=PRIOR):
@@ -81,38 +76,22 @@ def test_a_table_larger_than_every_device_is_split(placer):
 @pytest.mark.parametrize("types", [COLUMNS, SHARDING_TYPES])
 def test_tables_that_no_memory_holds_are_cached(types):
     constraints = Constraints(sharding_types=types, caching=True)
-    task = PlacementTask(bundled("mlperf-dlrm-dcnv2"), 8, 8 * GB, constraints=constraints)
+    task = PlacementTask(read_tables("mlperf-dlrm-dcnv2"), 8, 8 * GB, constraints=constraints)
     placement = legal(task, RooflinePlacer(PRESETS["h100"]))
     cached = [t for t, sharding in enumerate(placement.tables) if sharding.cached_share is not None]
     assert 0 < len(cached) < len(placement.tables)
     assert int(task.tables.rows[cached].min()) > 100_000  # small tables free nothing
 
 
-@pytest.mark.parametrize("sharding_type", SHARDING_TYPES)
-def test_tables_with_one_sharding_type_have_it(sharding_type):
-    tables = replace(pool_of(6), dim=torch.full((6,), 64), rows=torch.full((6,), 10**5))
-    constraints = replace(ANY_SHARDING, sharding_types_of={tables.names[2]: (sharding_type,)})
-    placement = legal(PlacementTask(tables, 8, 2**40, devices_per_host=4, constraints=constraints))
-    assert placement.tables[2].sharding_type == sharding_type
-
-
-def test_what_fits_nowhere_is_refused():
-    tables = tables_of([10**6] * 3, dim=64)  # 256 MB each, 768 MB in all
-    task = PlacementTask(tables, 2, 400 * 10**6, constraints=Constraints(sharding_types=("table_wise",)))
-    with pytest.raises(NoPlacementError):
-        PRIOR.place(task)
-    legal(replace(task, constraints=ANY_SHARDING))
-
-
 def test_a_trained_network_spreads_tables_too():
-    task = PlacementTask(bundled("mlperf-dlrm-dcnv2"), 8, 80 * GB, constraints=ANY_SHARDING)
+    task = PlacementTask(read_tables("mlperf-dlrm-dcnv2"), 8, 80 * GB, constraints=ANY_SHARDING)
     placer = learnt_placer()
     plain = placer.place(replace(task, constraints=UNCONSTRAINED))
     assert cost_ms(task, legal(task, placer), placer) <= cost_ms(task, plain, placer) * 1.01
 
 
 def test_a_hot_table_is_spread_with_copies_of_small_ones():
-    pool, prior = bundled("nvidia-synthetic-small"), RooflinePlacer(PRESETS["h200"])
+    pool, prior = read_tables("nvidia-synthetic-small"), RooflinePlacer(PRESETS["h200"])
     drawn = pool.select(torch.randperm(len(pool), generator=torch.Generator().manual_seed(101))[:40])
     task = PlacementTask(drawn, 8, 120 * GB, optimizer="rowwise_adagrad", constraints=ANY_SHARDING, batch_size=65_536)
     placement, plain = prior.place(task), prior.place(replace(task, constraints=UNCONSTRAINED))
@@ -169,6 +148,9 @@ ONLY_TYPES = {
     ),
 }
 ON_ONE = Constraints(sharding_types_of=only("column_wise", "t1"), memory_bytes_of={1: 0})
+ONLY_TYPES |= {
+    kind: Constraints(sharding_types=SHARDING_TYPES, sharding_types_of=only(kind, "t1")) for kind in SHARDING_TYPES
+}
 ONLY_TYPE_TASKS = {name: task_of(constraints) for name, constraints in ONLY_TYPES.items()} | {
     "fewer rows than devices": task_of(Constraints(sharding_types_of=only("row_wise", "t0")), rows=(10, 1000, 1000)),
     "by columns on one device": task_of(ON_ONE, num_devices=2, per_host=2),

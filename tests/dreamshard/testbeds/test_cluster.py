@@ -1,5 +1,13 @@
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
 from dataclasses import replace
 
+import psutil
 import pytest
 import torch
 
@@ -7,12 +15,16 @@ from dreamshard.costs import Exchange
 from dreamshard.placement import Placement
 from dreamshard.testbeds.base import MeasurementError, Testbed, TestbedSetup
 from dreamshard.testbeds.cluster import ClusterTestbed
-from tests.helpers.cluster_testbed import BATCH, TABLES, open_cluster, placement
-from tests.helpers.lookups import EvenLookups
+from tests.helpers.lookups import BATCH, TABLES, EvenLookups, FaultyLookups
 from tests.helpers.tables import roomy_task, tables_of_dims
-from tests.helpers.testbeds import any_sharding_task, of_every_type
+from tests.helpers.testbeds import any_sharding_task, of_every_type, on_two
 
 pytestmark = pytest.mark.processes
+
+
+def open_cluster(lookups=None, **options) -> ClusterTestbed:
+    usual = {"num_devices": 2, "batch_size": BATCH, "lookups": lookups or EvenLookups(BATCH), "warmups": 1}
+    return ClusterTestbed(TestbedSetup(**{**usual, "repeats": 5, "timeout_s": 60.0, **options}), "cpu")
 
 
 @pytest.fixture(scope="module")
@@ -23,13 +35,13 @@ def cluster():
 
 
 def test_two_ranks_measure_a_placement(cluster):
-    sample = cluster.measure(roomy_task(TABLES), placement(0, 0, 1))
+    sample = cluster.measure(roomy_task(TABLES), on_two(0, 0, 1))
     assert isinstance(cluster, Testbed)
     assert (sample.costs.phases_ms > 0).all()
     assert sample.overall_ms == pytest.approx(sample.costs.device_ms().max().item())
     assert (sample.testbed, sample.clock, sample.repeats, sample.batch_size) == ("cluster", "thread_cpu", 5, BATCH)
     assert sample.versions["torch"] == str(torch.__version__)
-    first, second = cluster.measure(roomy_task(TABLES), placement(1, 1, 1)).costs.phases_ms
+    first, second = cluster.measure(roomy_task(TABLES), on_two(1, 1, 1)).costs.phases_ms
     assert first[0] == first[3] == 0  # without tables it only takes part in the exchange
     assert min(first[1], second[0]) > 0
 
@@ -45,7 +57,7 @@ def test_exchanges_may_take_more_ranks_but_not_more_memory():
     bed = open_cluster(max_exchange_devices=3)
     try:
         assert bed.measure_exchange(Exchange(sent_bytes=torch.tensor([64, 64, 64]))).forward_ms.shape == (3,)
-        assert bed.measure(roomy_task(TABLES), placement(0, 0, 1)).task.num_devices == 2
+        assert bed.measure(roomy_task(TABLES), on_two(0, 0, 1)).task.num_devices == 2
         with pytest.raises(MeasurementError, check=lambda error: error.__cause__.what.startswith("MemoryError")):
             bed.measure_exchange(Exchange(sent_bytes=torch.tensor([2**42, 2**42])))
     finally:
@@ -81,12 +93,12 @@ def test_sharding_types_that_the_cpu_lacks_are_refused_by_name(cluster, options)
 
 def test_a_shard_larger_than_memory_is_a_sample_not_an_error(cluster):
     large = tables_of_dims([4, 4], rows=2**44)
-    sample = cluster.measure(roomy_task(large, memory_bytes=2**60), placement(1, 1))
+    sample = cluster.measure(roomy_task(large, memory_bytes=2**60), on_two(1, 1))
     assert sample.infeasible.device == 1
     assert sample.infeasible.asked_bytes > 2 * 2**44 * 4 * 4 > sample.infeasible.free_bytes > 0
     assert sample.overall_ms == float("inf")
     assert sample.costs.phases_ms.abs().sum() == 0
-    assert cluster.measure(roomy_task(TABLES), placement(0, 0, 1)).infeasible is None
+    assert cluster.measure(roomy_task(TABLES), on_two(0, 0, 1)).infeasible is None
 
 
 @pytest.mark.cuda
@@ -103,3 +115,71 @@ def test_on_cuda_a_rank_per_gpu_measures_with_events():
     assert (exchange.forward_ms > 0).all()
     assert sample.clock == "cuda_event"
     assert sample.overall_ms > 0
+
+
+def with_fault(fault: str):
+    """Two tables, the second of which `FaultyLookups` does not give."""
+    return roomy_task(tables_of_dims([4, 8], rows=500, names=["healthy", fault]))
+
+
+def pids_of(bed) -> list[int]:
+    """Of its ranks, in the order of devices."""
+    return [process.pid for process in bed.ranks.launcher._processes]
+
+
+def have_ended(pids: list[int]) -> bool:
+    """Whether all processes end in time; psutil's own waiting would take their exit codes from the launcher."""
+    for pid in pids:
+        with suppress(ProcessLookupError), os.fdopen(os.pidfd_open(pid)) as process:
+            if not select.select([process], [], [], 60)[0]:
+                return False
+    return True
+
+
+def children() -> set[int]:
+    return {process.pid for process in psutil.Process().children(recursive=True)}
+
+
+@pytest.mark.parametrize("fault", ["raise", "kill", "hang", "outside"])
+def test_a_failing_rank_is_one_error_and_leaves_no_process(fault):
+    bed = open_cluster(FaultyLookups(BATCH), timeout_s=10.0)
+    bed.measure(roomy_task(TABLES), on_two(0, 0, 1))
+    pids, begun = pids_of(bed), time.monotonic()
+    others = children() - set(pids)  # such as multiprocessing's tracker of resources
+    with pytest.raises(MeasurementError) as caught:
+        bed.measure(with_fault(fault), on_two(0, 1))
+    assert time.monotonic() - begun < 30
+    assert ("lookups.py" in caught.value.__notes__[0]) == (fault != "kill"), "a killed rank has no traceback"
+    assert have_ended(pids)
+    with pytest.raises(MeasurementError):
+        bed.measure(roomy_task(TABLES), on_two(0, 0, 1))
+    bed.close()
+    assert children() <= others
+
+
+def test_a_rank_that_dies_between_measurements_fails_the_next():
+    bed = open_cluster()
+    bed.measure(roomy_task(TABLES), on_two(0, 0, 1))
+    os.kill(pids_of(bed)[1], signal.SIGKILL)
+    assert have_ended(pids_of(bed)[1:])
+    with pytest.raises(MeasurementError):
+        bed.measure(roomy_task(TABLES), on_two(0, 0, 1))
+
+
+def test_ranks_end_and_tidy_up_when_their_driver_is_killed(tmp_path):
+    script = (
+        "import tests.dreamshard.testbeds.test_cluster as t\n"
+        "bed = t.open_cluster(t.FaultyLookups(t.BATCH));"
+        "bed.measure(t.roomy_task(t.TABLES), t.on_two(0, 0, 1)); print(*t.pids_of(bed), flush=True);"
+        "bed.measure(t.with_fault('hang'), t.on_two(0, 1))"
+    )
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, env=environment)
+    assert parent.stdout is not None
+    pids = [int(pid) for pid in parent.stdout.readline().split()]
+    assert len(pids) == 2
+    parent.send_signal(signal.SIGKILL)
+    parent.wait()
+    parent.stdout.close()
+    assert have_ended(pids)
+    assert not list(tmp_path.iterdir())

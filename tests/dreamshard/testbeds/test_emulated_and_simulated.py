@@ -1,5 +1,6 @@
 import math
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -11,11 +12,10 @@ from dreamshard.placement import SHARDING_TYPES, Placement, TableSharding
 from dreamshard.shards import Shards
 from dreamshard.testbeds.base import TestbedSetup
 from dreamshard.testbeds.device import Device
-from dreamshard.testbeds.simulated import EmulatedTestbed, SimulatedTestbed
-from tests.helpers.cluster_testbed import BATCH, TABLES, placement
-from tests.helpers.lookups import EvenLookups
+from dreamshard.testbeds.simulated import EmulatedTestbed
+from tests.helpers.lookups import BATCH, TABLES, EvenLookups
 from tests.helpers.tables import roomy_task, tables_of_dims
-from tests.helpers.testbeds import any_sharding_task, of_every_type
+from tests.helpers.testbeds import any_sharding_task, of_every_type, on_two, simulated
 
 H100 = PRESETS["h100"]
 PLAIN = replace(PRESETS["v100"], link_curve=None)  # its link is a latency and a bandwidth
@@ -28,7 +28,7 @@ def bed_of(device_type="cpu", target=PLAIN, **changes) -> EmulatedTestbed:
 
 def test_one_device_measures_all_with_the_targets_links():
     bed = bed_of()
-    sample = bed.measure(roomy_task(TABLES), placement(0, 0, 1))
+    sample = bed.measure(roomy_task(TABLES), on_two(0, 0, 1))
     assert (sample.testbed, sample.clock, sample.repeats) == ("emulated", "thread_cpu", 3)
     assert sample.hardware.endswith("for each device, links of v100")
     assert (sample.costs.phases_ms > 0).all()
@@ -44,10 +44,10 @@ def test_shards_without_room_are_a_sample_with_its_bytes(monkeypatch):
     asked = 500 * 128 * 4 + 2 * 4 * BATCH * 128
     monkeypatch.setattr(Device, "free_bytes", lambda device: asked - 1)
     bed = bed_of()
-    sample = bed.measure(roomy_task(TABLES), placement(0, 0, 1))
+    sample = bed.measure(roomy_task(TABLES), on_two(0, 0, 1))
     assert sample.infeasible == Infeasible(device=1, asked_bytes=asked, free_bytes=asked - 1)
     assert (sample.overall_ms, float(sample.costs.phases_ms.sum())) == (math.inf, 0)
-    assert bed.measure(roomy_task(TABLES.select([0, 1])), placement(0, 1)).infeasible is None
+    assert bed.measure(roomy_task(TABLES.select([0, 1])), on_two(0, 1)).infeasible is None
 
 
 def sharded(*tables: TableSharding):
@@ -72,10 +72,10 @@ def test_every_sharding_type_is_measured():
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
 def test_on_cuda_an_oversized_shard_is_infeasible_and_others_run():
     bed = bed_of("cuda", H100)
-    sample = bed.measure(roomy_task(tables_of_dims([256], rows=2**32), memory_bytes=2**50), placement(0))
+    sample = bed.measure(roomy_task(tables_of_dims([256], rows=2**32), memory_bytes=2**50), on_two(0))
     assert sample.infeasible.asked_bytes > 2**42
     for precision in ("fp32", "fp16", "int8"):
-        sample = bed.measure(replace(roomy_task(TABLES), precision=precision), placement(0, 0, 1))
+        sample = bed.measure(replace(roomy_task(TABLES), precision=precision), on_two(0, 0, 1))
         assert (sample.clock, sample.infeasible) == ("cuda_event", None)
 
 
@@ -83,9 +83,7 @@ V100 = PRESETS["v100"]
 DIMS = [4, 8, 16, 32, 64, 128]
 
 
-def make_testbed(seed: int = 0, noise: float = 0.01) -> SimulatedTestbed:
-    setup = TestbedSetup(num_devices=2, batch_size=4096, lookups=EvenLookups(4096), seed=seed)
-    return SimulatedTestbed(setup, V100, noise)
+make_testbed = partial(simulated, batch_size=4096, spec=V100)
 
 
 def exchange(*sent_bytes: int) -> Exchange:
@@ -93,7 +91,7 @@ def exchange(*sent_bytes: int) -> Exchange:
 
 
 def test_the_same_seed_and_content_cost_the_same_in_any_order():
-    task, first, second = roomy_task(tables_of_dims(DIMS)), placement(0, 0, 0, 1, 1, 1), placement(0, 1, 0, 1, 0, 1)
+    task, first, second = roomy_task(tables_of_dims(DIMS)), on_two(0, 0, 0, 1, 1, 1), on_two(0, 1, 0, 1, 0, 1)
     one, other = make_testbed(), make_testbed()
     forwards = [one.measure(task, placed).overall_ms for placed in (first, second)]
     assert forwards[::-1] == [other.measure(task, placed).overall_ms for placed in (second, first)]
@@ -107,7 +105,7 @@ def test_noise_is_relative_and_of_the_size_asked_for():
     task, noisy, exact = roomy_task(tables_of_dims([16] * 12)), make_testbed(noise=0.01), make_testbed(noise=0.0)
     ratios = []
     for i in range(60):
-        where = placement(*[(i >> bit) & 1 for bit in range(12)])
+        where = on_two(*[(i >> bit) & 1 for bit in range(12)])
         expected = exact.measure(task, where).costs.phases_ms
         ratios.append((noisy.measure(task, where).costs.phases_ms / expected)[expected > 0])
     ratios = torch.cat(ratios)
@@ -117,7 +115,7 @@ def test_noise_is_relative_and_of_the_size_asked_for():
 
 def test_an_exchange_costs_the_same_as_in_a_placement():
     bed, task = make_testbed(noise=0.0), roomy_task(tables_of_dims(DIMS))
-    costs = bed.measure(task, placement(0, 0, 0, 1, 1, 1)).costs
+    costs = bed.measure(task, on_two(0, 0, 0, 1, 1, 1)).costs
     alone = bed.measure_exchange(exchange(4 * 4096 * sum(DIMS[:3]), 4 * 4096 * sum(DIMS[3:])))
     torch.testing.assert_close(alone.forward_ms, costs.phases_ms[..., 1])
     torch.testing.assert_close(alone.backward_ms, costs.phases_ms[..., 2])

@@ -1,4 +1,5 @@
 import json
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -18,32 +19,6 @@ MISFIT = Infeasible(device=0, asked_bytes=6, free_bytes=5)
 
 def sample(ms, device=(0, 1), **facts):
     return sample_of(TASK, Placement.whole(device, 2), [ms, 0.0], **{"hardware": "Xeon", **facts})
-
-
-def measured(*series, limits=LIMITS, seed=0, known=()):
-    """Rounds of placements that cost these milliseconds in turn, and the order in which they were measured."""
-    order = []
-
-    def measure(k):
-        def in_round(number):
-            order.append((number, k))
-            return sample(series[k][number])
-
-        return in_round
-
-    samples = [list(known), *([] for _ in series[1:])]
-    generator = torch.Generator().manual_seed(seed)
-    rounds = measure_in_rounds([measure(k) for k in range(len(series))], samples, limits, generator)
-    return rounds, order
-
-
-def test_each_round_has_its_own_order_of_all_placements():
-    _, order = measured(*[range(10, 1, -1)] * 6)
-    rounds = [[k for number, k in order if number == r] for r in range(5)]
-    assert [number for number, _ in order] == sorted(number for number, _ in order)
-    assert all(sorted(one_round) == list(range(6)) for one_round in rounds)
-    assert len({tuple(one_round) for one_round in rounds}) > 1
-    assert order == measured(*[range(10, 1, -1)] * 6)[1] != measured(*[range(10, 1, -1)] * 6, seed=1)[1]
 
 
 @pytest.mark.parametrize(
@@ -72,7 +47,14 @@ def test_rounds_end_when_the_two_lowest_of_all_that_are_compared_agree(series, a
 def test_computed_costs_need_one_round_and_a_resumed_run_only_what_is_missing():
     one = measure_in_rounds([lambda _: sample(1.0, hardware="simulated a100")], [[]], LIMITS, torch.Generator())
     assert len(one[0]) == 1
-    rounds, order = measured((0, 10.0), (10.0, 10.0), known=[sample(10.1)])
+    order = []
+
+    def measure(k, number):
+        order.append((number, k))
+        return sample(10.0)
+
+    measures, known = [partial(measure, k) for k in (0, 1)], [[sample(10.1)], []]
+    rounds = measure_in_rounds(measures, known, LIMITS, torch.Generator())
     assert order == [(0, 1), *[step for step in order[1:] if step[0] == 1]]
     assert [len(one_round) for one_round in rounds] == [2, 2]
 

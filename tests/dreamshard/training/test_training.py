@@ -1,22 +1,35 @@
+import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from dreamshard.costs import DeviceCosts, Infeasible
+from dreamshard.placement import Placement
 from dreamshard.placer import NoPlacementError
 from dreamshard.shards import violation
 from dreamshard.tasks import PlacementTask
-from dreamshard.training import TRAINING_ALGORITHMS, TrainingConfig, TrainingState, load_state, with_algorithm
+from dreamshard.training import (
+    TRAINING_ALGORITHMS,
+    TrainingConfig,
+    TrainingState,
+    load_placer,
+    load_state,
+    save_placer,
+    with_algorithm,
+)
 from dreamshard.training.config import ALGORITHMS
 from tests.helpers.tables import pool_of, tables_of
 from tests.helpers.trained import (
     TINY,
     bits,
-    continue_from,
     fit_costs,
     improve_policy,
+    learnt,
+    learnt_placer,
     make_placer,
     measured,
     propose,
@@ -30,8 +43,8 @@ from tests.helpers.trained import (
 each_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS)
 
 
-def begin(algorithm="dreamshard", seed: int = 0) -> TrainingState:
-    return start_training(pool_of(24), with_algorithm(TINY, algorithm), seed)
+def begin(algorithm="dreamshard", seed: int = 0, base=None) -> TrainingState:
+    return start_training(pool_of(24), with_algorithm(TINY, algorithm), seed, base=base)
 
 
 @each_algorithm
@@ -66,9 +79,7 @@ def test_a_run_stopped_after_every_step_ends_with_its_seeds_bits(algorithm, warm
     before, earlier = rounds(begin(algorithm, seed=1), 1) if warm else (None, [])
 
     def start(seed: int = 7) -> TrainingState:
-        if before is None:
-            return begin(algorithm, seed)
-        return continue_from(make_placer(before), with_algorithm(TINY, algorithm), seed)
+        return begin(algorithm, seed, base=make_placer(before) if before else None)
 
     def kept(state: TrainingState) -> TrainingState:
         save_state(state, tmp_path / "state")
@@ -94,7 +105,7 @@ def test_going_on_from_a_placer_leaves_it_unchanged(algorithm):
     before, samples = rounds(begin(algorithm), 1)
     kept = {name: value.clone() for name, value in bits(before).items() if name != "generator"}
     placer = make_placer(before)
-    state = continue_from(placer, with_algorithm(TINY, algorithm).warm(), seed=7)
+    state = start_training(pool_of(24), with_algorithm(TINY, algorithm).warm(), seed=7, base=placer)
     assert state.normaliser is placer.normaliser
     assert all(torch.equal(bits(state)[name], value) for name, value in kept.items())
     samples += measured(state, tiny_tasks())
@@ -105,7 +116,7 @@ def test_going_on_from_a_placer_leaves_it_unchanged(algorithm):
     assert not same(state, before)
     other = "paper" if algorithm != "paper" else "dreamshard"
     with pytest.raises(ValueError):
-        continue_from(placer, with_algorithm(TINY, other), seed=1)
+        begin(other, base=placer)
 
 
 def test_placements_that_did_not_fit_are_not_learnt_from():
@@ -127,3 +138,75 @@ def test_a_warm_training_is_shorter_and_slower_and_settings_are_kept():
             TrainingConfig(**{name: zero})
     changed = replace(with_algorithm(TINY, "paper"), cost_learning_rate=1e-3)
     assert with_algorithm(changed, "paper") == changed
+
+
+TASK = PlacementTask(pool_of(14), 3, 2**33)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    save_placer(learnt_placer(), tmp_path / "model")
+    return tmp_path / "model"
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_loaded_placer_places_and_predicts_the_same(algorithm, tmp_path):
+    placer, where = learnt_placer(algorithm), Placement.whole(torch.arange(14) % 3, 3)
+    save_placer(placer, tmp_path / "model")
+    loaded = load_placer(tmp_path / "model")
+    assert loaded.place(TASK) == placer.place(TASK)
+    assert (loaded.name, loaded.cost_network.measured_on) == (algorithm, placer.cost_network.measured_on)
+    if algorithm != "autoshard":
+        assert float(loaded.predict(TASK, where).overall_ms()) == float(placer.predict(TASK, where).overall_ms())
+
+
+def test_options_are_kept_and_no_temporary_file_stays(folder):
+    with pytest.raises(ValueError):
+        load_state(folder)
+    assert sorted(path.name for path in folder.iterdir()) == ["config.json", "weights.safetensors"]
+    save_placer(replace(learnt_placer(), budget_ms=7.0, columns=False, inference="policy"), folder)
+    loaded = load_placer(folder)
+    assert (loaded.budget_ms, loaded.columns, loaded.inference) == (7.0, False, "policy")
+    assert [path.name for path in folder.parent.iterdir()] == ["model"]
+
+
+def change_config(**values):
+    def change(folder):
+        file = folder / "config.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | values))
+
+    return change
+
+
+def change_tensors(name: str, **values: torch.Tensor):
+    """Leave a tensor out, or replace it."""
+
+    def change(folder):
+        tensors = load_file(folder / "weights.safetensors")
+        del tensors[name]
+        save_file(tensors | values, folder / "weights.safetensors")
+
+    return change
+
+
+CORRUPTIONS = {
+    "nothing there": shutil.rmtree,
+    "weights missing": lambda folder: (folder / "weights.safetensors").unlink(),
+    "config missing": lambda folder: (folder / "config.json").unlink(),
+    "another algorithm": change_config(algorithm="paper"),
+    "an unknown algorithm": change_config(algorithm="abacus"),
+    "a tensor missing": change_tensors("normaliser.mean"),
+    "a tensor of another shape": change_tensors("policy.score.weight", **{"policy.score.weight": torch.zeros(3, 3)}),
+    "an exchange buffer missing": change_tensors("cost_network.exchanges.points"),
+}
+
+
+@pytest.mark.parametrize("corruption", sorted(CORRUPTIONS))
+@pytest.mark.parametrize("kind", ["placer", "state"])
+def test_a_corrupt_model_is_one_error_that_names_the_folder(kind, corruption, folder):
+    if kind == "state":
+        save_state(learnt(), folder)
+    CORRUPTIONS[corruption](folder)
+    with pytest.raises(ValueError) as error:
+        {"placer": load_placer, "state": load_state}[kind](folder)
+    assert str(folder) in str(error.value)
