@@ -30,7 +30,5 @@ def test_trained_at_50x4_it_beats_greedy_and_every_rule(dims):
     placer = trained(pool(f"{dims}-train"), training_tasks(dims), seed=0)
     unseen = [case.task for case in cases() if case.task.name.startswith(f"50x4 {dims}") and not case.hardware]
     rivals = [GreedyCostPlacer(placer.cost_network, placer.normaliser), *baselines().values()]
-    cost, *others = (
-        np.mean([true_ms(task, contestant.place(task)) for task in unseen]) for contestant in (placer, *rivals)
-    )
+    cost, *others = (np.mean([true_ms(task, one.place(task)) for task in unseen]) for one in (placer, *rivals))
     assert cost < min(others)

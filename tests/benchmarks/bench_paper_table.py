@@ -97,7 +97,6 @@ def draw_tasks(pool: Tables, name: str, size: Size, count: int, seed: int) -> li
         table_bytes = PlacementTask(drawn_tables, 1, 0, "fp16").table_bytes.double()
         needed = max(_EVEN_SHARE * float(table_bytes.sum()) / size.devices, _LARGEST * float(table_bytes.max()))
         memory_bytes = max(_PAPER_BYTES, int(needed))
-        drawn_tasks.append(
-            PlacementTask(drawn_tables, size.devices, memory_bytes, "fp16", "sgd", f"{name}-{size}-{number:03}")
-        )
+        label = f"{name}-{size}-{number:03}"
+        drawn_tasks.append(PlacementTask(drawn_tables, size.devices, memory_bytes, "fp16", "sgd", label))
     return drawn_tasks

@@ -74,9 +74,7 @@ def _of_task(cell: Cell, law: Law, task: PlacementTask, number: int) -> Iterator
     best_ms = 1.0 if cell.law in _LAWS else annealed_ms(law, task, _MOVES)
     current = rival(RIVALS[0], spec=PRESETS["v100"]).place(task)
     facts = {"law": cell.law, "prior": cell.prior, "seed": cell.seed, "size": size, "placer": f"{size}-{number}"}
-    rules: Sequence[GreedyPlacer] = [
-        baseline for baseline in baselines().values() if isinstance(baseline, GreedyPlacer)
-    ]
+    rules: Sequence[GreedyPlacer] = [one for one in baselines().values() if isinstance(one, GreedyPlacer)]
     least_ms = min(law.true_ms(task, rule.place(task)) for rule in rules)
     for what, cost_ms in ((0, law.true_ms(task, current)), ("heuristic", least_ms)):
         yield facts | {"profiles": what, "ratio": cost_ms / best_ms, "is_held": np.nan}

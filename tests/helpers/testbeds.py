@@ -62,9 +62,8 @@ def device_costs(bed: SimulatedTestbed, tables: Tables, device: Int[Tensor, "B T
     """`[B, D]` costs of placements of the same whole tables, without noise."""
     task = PlacementTask(tables, num_devices, 2**62)
     placed = [Shards.of(task, Placement.whole(devices, num_devices)) for devices in device]
-    return DeviceCosts(
-        torch.stack([sharding_costs(shards, bed.setup.batch_size, bed.spec).phases_ms for shards in placed])
-    )
+    costs = [sharding_costs(shards, bed.setup.batch_size, bed.spec) for shards in placed]
+    return DeviceCosts(torch.stack([cost.phases_ms for cost in costs]))
 
 
 class ByCount(Testbed):
