@@ -33,7 +33,7 @@ _PRICES = (*(2.0**k for k in range(6, -7, -1)), 0.0, 1.0)  # of a byte moved, re
 
 
 @dataclass(frozen=True, kw_only=True)
-class CurrentPlacement:
+class Current:
     """The current plan as a placement of today's tables, as far as it has them.
 
     Attributes:
@@ -55,7 +55,7 @@ class CurrentPlacement:
     removed: tuple[str, ...]
 
     @classmethod
-    def of(cls, plan: Plan, task: PlacementTask) -> "CurrentPlacement":
+    def of(cls, plan: Plan, task: PlacementTask) -> "Current":
         """The tables of a task as `plan` holds them.
 
         Raises:
@@ -133,7 +133,7 @@ def steps(task: PlacementTask, before: Shards, placement: Placement) -> tuple[St
 
     Args:
         task: of today's tables.
-        before: shards of the current plan, `CurrentPlacement.shards`.
+        before: shards of the current plan, `Current.shards`.
         placement: new.
     """
     after, names = Shards.of(task, placement), task.tables.names
@@ -260,7 +260,7 @@ class Weighed:
 
 
 def weigh(
-    task: PlacementTask, current: CurrentPlacement, target: Placement, predictor: SearchingPlacer, price: MovePrice
+    task: PlacementTask, current: Current, target: Placement, predictor: SearchingPlacer, price: MovePrice
 ) -> Weighed:
     """Weigh the milliseconds that `target` saves against the bytes that it moves.
 
@@ -309,7 +309,7 @@ def weigh(
     )
 
 
-def _for_others(current: CurrentPlacement, target: Placement) -> str:
+def _for_others(current: Current, target: Placement) -> str:
     """How the devices of the current plan differ from the new placement's; empty if they do not."""
     held = current.placement
     if held.num_devices != target.num_devices:

@@ -70,11 +70,7 @@ def plan_model(store: Store, training: str, options: RetrainOptions) -> dict[str
     elif deployment.id is not None:
         asked, name = {"model": model, "plan": str(plan.number), "ask": True}, f"plan {plan.number} of {model}"
         run_deployment(f"promote/{deployment.name}", parameters=asked, timeout=0, as_subflow=False, flow_run_name=name)
-    what = (
-        "current"
-        if is_used
-        else f"proposed; `dreamshard promote --model {model} --plan {plan.number}` makes it current"
-    )
+    what = "current" if is_used else f"proposed; `dreamshard promote --model {model} --plan {plan.number}` uses it"
     sentence = f"plan {plan.number} of {model} ({plan.evidence}) is {what}"
     announce(sentence)
     return {"number": plan.number, "is_current": is_used, "sentence": sentence, "path": str(plans.path(store, model))}

@@ -165,15 +165,13 @@ def _kept_lookups(store: Store, stored: Sequence[StoredFile], keys: Collection[s
         keys: keys of runs and datasets that stay.
     """
     lake = store.lake
-    needed_paths = [
-        file.info.path for file in stored if file.run in keys and file.kind in ("evaluations", "cost samples")
-    ]
-    needed_paths += [
+    paths = [file.info.path for file in stored if file.run in keys and file.kind in ("evaluations", "cost samples")]
+    paths += [
         info.path
         for folder in ("tables", "tasks")
         for info in list_file_infos(lake.root / folder, "**/*.parquet")
         if info.modified >= before
     ]
-    datasets = {*keys, *lake.newest_datasets(), *(hive_values(path)["dataset_version"] for path in needed_paths)}
+    datasets = {*keys, *lake.newest_datasets(), *(hive_values(path)["dataset_version"] for path in paths)}
     known = filter(lake.has_dataset, datasets)
     return {Path(file).name for dataset in known for file in lake.lookups_files(dataset).values()}

@@ -50,9 +50,8 @@ def wheel(tmp_path_factory):
 def run(python: Path | str, *words: object, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     variables |= {"DREAMSHARD_HOME": str(folder / "home"), **environment}
-    return subprocess.run(
-        [python, *map(str, words)], cwd=folder, env=variables, capture_output=True, text=True, check=False
-    )
+    command = [python, *map(str, words)]
+    return subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, check=False)
 
 
 def test_an_installed_wheel_places_without_the_pipeline(wheel, tmp_path):

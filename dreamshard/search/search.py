@@ -29,7 +29,7 @@ from dreamshard.search.baselines import heuristic_starts
 from dreamshard.search.costs import CostModel
 from dreamshard.search.options import ShardingOptions
 from dreamshard.search.packing import no_placement, packed, packed_columns
-from dreamshard.search.starting import ANYTHING, Spread, Target, balanced, greedy, spread_evenly
+from dreamshard.search.starting import ANYTHING, EvenSplit, Target, balanced, greedy, split_evenly
 from dreamshard.shards import violation
 from dreamshard.tasks import PlacementTask
 
@@ -77,26 +77,26 @@ def search(
     Raises:
         NoPlacementError: nothing fits the devices' memory, or the constraints cannot be met.
     """
-    found = list[_Result]()
+    results = list[_Result]()
     for caching in (False, True) if task.constraints.caching else (False,):
-        if not found:
+        if not results:
             every = ShardingOptions.of(task, costs, columns=columns, caching=caching)
             exploration = _Exploration(task, costs, moves, is_late)
             exploration.explore(every)
-            found += exploration.results.values()
-    if not found:
+            results += exploration.results.values()
+    if not results:
         plan = packed_columns(task) if "column_wise" in task.constraints.all_sharding_types else None
         if plan is None:
             plan = Placement.whole(packed(task), task.num_devices)
         if not violation(task, plan):
             return plan
         raise no_placement(task)
-    found.sort(key=lambda each: len(each.options.types))
-    best = found[0]
-    for each in found[1:]:
-        if each.overall_ms < best.overall_ms * (1 - _WORTH):
-            best = each
-    joined, apart = (best.options.placement(best.found, joined=each) for each in (True, False))
+    results.sort(key=lambda result: len(result.options.types))
+    best = results[0]
+    for result in results[1:]:
+        if result.overall_ms < best.overall_ms * (1 - _WORTH):
+            best = result
+    joined, apart = (best.options.placement(best.found, joined=are_joined) for are_joined in (True, False))
     is_cheaper = joined != apart and float(costs.predict(joined).device_ms().max()) < best.found.cost_ms
     if is_cheaper and not violation(task, joined):
         return joined
@@ -138,47 +138,47 @@ class _Exploration:
 
     def explore(self, every: ShardingOptions) -> None:
         """Search by each combination of the types of `every`: single types, then the cheapest on perfectly even devices."""
-        families = [own & every.types for own in _FAMILIES if own & every.types]
+        families = [family & every.types for family in _FAMILIES if family & every.types]
         counts = range(1, len(families) + 1)
-        wanted = [frozenset().union(*each) for count in counts for each in combinations(families, count)]
+        wanted = [frozenset().union(*group) for count in counts for group in combinations(families, count)]
         if self.cells <= _MOST_CELLS[0]:
-            wanted += [each - set(SPLIT_BY_COLUMNS) for each in wanted]
-        wanted += [frozenset([each]) for each in ON_ONE_DEVICE]
+            wanted += [group - set(SPLIT_BY_COLUMNS) for group in wanted]
+        wanted += [frozenset([kind]) for kind in ON_ONE_DEVICE]
         restricted = [options for types in wanted if (options := every.only(types)) is not None]
-        able = [*{each.fields.number.tobytes(): each for each in restricted}.values()]
-        spreads = [_spreads(options) for options in able]
-        bounds_ms = [(1 - self.costs.unevenness) * min(map(_cost, each)) for each in spreads]
+        able = [*{one.fields.number.tobytes(): one for one in restricted}.values()]
+        splits = [_even_splits(options) for options in able]
+        bounds_ms = [(1 - self.costs.unevenness) * min(map(_cost, one)) for one in splits]
         for n in sorted(range(len(able)), key=lambda n: (len(able[n].types) > 1, bounds_ms[n])):
             is_first = not self.results  # so that a late search has a placement too
             if (is_first or not self.is_late()) and bounds_ms[n] < self.least_ms * (1 - _WORTH):
-                self._search(able[n], spreads[n])
+                self._search(able[n], splits[n])
 
-    def _search(self, options: ShardingOptions, spreads: Sequence[Spread]) -> None:
+    def _search(self, options: ShardingOptions, splits: Sequence[EvenSplit]) -> None:
         """Anneal the best starts, and keep the result."""
-        starts = self._starts(options, spreads)
+        starts = self._starts(options, splits)
         if starts:
             improved = self._improved(options, starts)
             found, overall_ms = _least_expected(options.menu, [*starts, improved], self.costs.spread)
             self.results[options.types] = _Result(options, found, overall_ms)
             self.least_ms = min(self.least_ms, found.cost_ms)
 
-    def _starts(self, options: ShardingOptions, spreads: Sequence[Spread]) -> list[Found]:
+    def _starts(self, options: ShardingOptions, splits: Sequence[EvenSplit]) -> list[Found]:
         """The best greedy starts, one by a heuristic, and results with fewer types; none if simpler results do."""
         types = options.types
-        used = {each.option.tobytes(): each.option for each in spreads if _uses_all(options, each.option)}
-        if not used and any(found <= types for found in self.results):
+        used = {split.option.tobytes(): split.option for split in splits if _uses_all(options, split.option)}
+        if not used and any(known <= types for known in self.results):
             return []
         starts, refined = list[Found](), None
-        for each in used.values():
-            quick = _quick_starts(options, each)
+        for option in used.values():
+            quick = _quick_starts(options, option)
             if min(map(_cost, quick), default=np.inf) < min(map(_cost, starts), default=np.inf):
-                refined = each
+                refined = option
             starts += quick
         if refined is not None and min(map(_cost, starts)) <= self.least_ms * (1 + _HOPELESS[0]):
             starts += _starts_within_targets(options, refined, self.is_late)
         if types == {"table_wise"}:
-            by_rule = [priced(options.menu, *options.whole(device.numpy())) for device in heuristic_starts(self.task)]
-            starts += sorted((each for each in by_rule if each is not None), key=_cost)[:1]
+            heuristic = [priced(options.menu, *options.whole(device.numpy())) for device in heuristic_starts(self.task)]
+            starts += sorted((each for each in heuristic if each is not None), key=_cost)[:1]
         starts = sorted(starts, key=_cost)[:_KEPT]
         others = [self.results[each] for each in _simpler(types) if each in self.results]
         starts += [start for other in others for start in options.translated(other.options, other.found)]
@@ -210,40 +210,40 @@ def _is_tight(options: ShardingOptions) -> bool:
 
 def _simpler(types: Types) -> list[Types]:
     """The types without those that split tables which may be whole."""
-    return [types - {each} for whole, each in (ON_ONE_DEVICE, ON_ONE_HOST) if {whole, each} <= types]
+    return [types - {single} for whole, single in (ON_ONE_DEVICE, ON_ONE_HOST) if {whole, single} <= types]
 
 
 def _uses_all(options: ShardingOptions, option: Ints) -> bool:
     """Whether some options use a type of every family."""
     used = frozenset(SHARDING_TYPES[kind] for kind in np.unique(options.fields.kind[option]))
-    return all(own & used for own in _FAMILIES if own & options.types)
+    return all(family & used for family in _FAMILIES if family & options.types)
 
 
-def _least_expected(menu: Menu, found: Sequence[Found], spread: float) -> tuple[Found, float]:
+def _least_expected(menu: Menu, placed: Sequence[Found], spread: float) -> tuple[Found, float]:
     """The one of the least mean cost over the cost model's errors: several devices about as slow cost more than one."""
     if not spread:
-        best = min(found, key=_cost)
+        best = min(placed, key=_cost)
         return best, best.cost_ms
-    own_ms = torch.tensor(np.array([state_of(menu, each.option, each.place).own_ms for each in found]))  # [N, D]
-    waits_ms = torch.tensor([each.cost_ms for each in found]) - own_ms.amax(1)
+    own_ms = torch.tensor(np.array([state_of(menu, state.option, state.place).own_ms for state in placed]))  # [N, D]
+    waits_ms = torch.tensor([state.cost_ms for state in placed]) - own_ms.amax(1)
     costs = DeviceCosts((own_ms + waits_ms[:, None])[..., None] * torch.eye(4)[0], spread)
     overall_ms = costs.overall_ms()
-    return found[int(overall_ms.argmin())], float(overall_ms.min())
+    return placed[int(overall_ms.argmin())], float(overall_ms.min())
 
 
-def _spreads(options: ShardingOptions) -> list[Spread]:
+def _even_splits(options: ShardingOptions) -> list[EvenSplit]:
     """The best option of each table if devices could be perfectly even, without and with a limit of a range on a device.
 
-    They are computed from tables on single devices, and from all tables spread in each way that there is.
+    They are computed from tables on single devices, and from all tables on several, by each such type that there is.
     """
-    menu, spreads = options.menu, options.types - set(ON_ONE_DEVICE)
+    menu, shared = options.menu, options.types - set(ON_ONE_DEVICE)
     first = menu.first_option[:-1]
-    if not spreads:
+    if not shared:
         return [balanced(menu)]
-    able = [options.first_of(kind) for kind in sorted(spreads)]
-    starts = [first, *(np.where(each >= 0, each, first) for each in able)]
-    free = min((spread_evenly(menu, each) for each in starts), key=_cost)
-    limited = spread_evenly(menu, free.option, Target(_LIMIT * free.even.own_ms, _LIMIT * free.even.width))
+    able = [options.first_of(kind) for kind in sorted(shared)]
+    starts = [first, *(np.where(option >= 0, option, first) for option in able)]
+    free = min((split_evenly(menu, option) for option in starts), key=_cost)
+    limited = split_evenly(menu, free.option, Target(_LIMIT * free.even.own_ms, _LIMIT * free.even.width))
     return [free, limited]
 
 

@@ -193,7 +193,7 @@ def ms_per_width(menu: Menu) -> float:
     return float(curve_ms(menu.law.curves, ALL_TO_ALL, even) / even)
 
 
-class Spread(NamedTuple):
+class EvenSplit(NamedTuple):
     """How tables are sharded: `[T]` options, the load of devices that share all loads evenly, and the cost of such."""
 
     option: Ints
@@ -201,15 +201,15 @@ class Spread(NamedTuple):
     cost_ms: float
 
 
-def spread_evenly(menu: Menu, option: Ints, limit: Target = ANYTHING, sweeps: int = SWEEPS) -> Spread:
+def split_evenly(menu: Menu, option: Ints, limit: Target = ANYTHING, sweeps: int = SWEEPS) -> EvenSplit:
     """Options, from given ones on, that cost least if every device had the same share of all loads.
 
     One table alone never pays for a collective that others could share, so start from many spread tables: each changes to
     the option that costs least next to the others', until none does. Options with a range beyond the limit are left out.
     """
     option = option.copy()
-    own_ms, width, cost_ms = _spread_evenly(menu, option, limit, sweeps)
-    return Spread(option, Target(own_ms, width), cost_ms)
+    own_ms, width, cost_ms = _split_evenly(menu, option, limit, sweeps)
+    return EvenSplit(option, Target(own_ms, width), cost_ms)
 
 
 @jit
@@ -226,7 +226,7 @@ def _even_ms(menu: Menu, total: Floats, share: Floats) -> tuple[float, float, fl
 
 
 @jit
-def _spread_evenly(menu: Menu, option: Ints, limit: Target, sweeps: int) -> tuple[float, float, float]:
+def _split_evenly(menu: Menu, option: Ints, limit: Target, sweeps: int) -> tuple[float, float, float]:
     columns, capacity = menu.loads.shape[1], menu.capacity.sum()
     loads, num_bytes = np.zeros((len(menu.spread), columns)), np.zeros(len(menu.spread))
     beyond = np.zeros(len(menu.spread), np.bool_)
@@ -268,6 +268,6 @@ def _spread_evenly(menu: Menu, option: Ints, limit: Target, sweeps: int) -> tupl
     return _even_ms(menu, total, share)
 
 
-def balanced(menu: Menu) -> Spread:
+def balanced(menu: Menu) -> EvenSplit:
     """The first option of each table, if every device had the same share of all loads: less than any real placement."""
-    return spread_evenly(menu, menu.first_option[:-1], sweeps=0)
+    return split_evenly(menu, menu.first_option[:-1], sweeps=0)

@@ -94,12 +94,8 @@ def _machine() -> Check:
     repeats = len(samples) // _ROUNDS
     steadiness = Steadiness.of(RoundCost(i % repeats, True, sample.overall_ms) for i, sample in enumerate(samples))
     advice = "" if steadiness.is_steady else "gains of a few per cent mean little while others use this machine"
-    return (
-        "machine",
-        "ok" if steadiness.is_steady else "low",
-        f"{steadiness_words(steadiness, None)}, {steadiness.level_ms:.3g} ms",
-        advice,
-    )
+    text = f"{steadiness_words(steadiness, None)}, {steadiness.level_ms:.3g} ms"
+    return "machine", "low" if advice else "ok", text, advice
 
 
 def _lookups(_table: str) -> Lookups:

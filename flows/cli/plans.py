@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import asdict
+from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -56,10 +57,10 @@ def place(
     """
     for path in filter(None, (out, html)):
         if path.is_dir() or not path.parent.is_dir():
-            raise ValueError(f"{path} {'is a folder' if path.is_dir() else 'is in no folder'}; give another file")
+            raise ValueError(f"{path} is a folder, or its folder does not exist; give another file")
     at_terminal = out is None and form == "json" and terminal.OUT.is_terminal
     if html is not None or at_terminal:
-        from flows.placing.plan_page import device_rows, html_page, slowest_sentence  # pandas takes a second to import
+        from flows.placing.plan_page import device_rows, html_page  # pandas takes a second to import
     store = open_home(reads_only=True)
     checked = request.check(store, options, terminal.note, ranks=device_type if form == "torchrec" else None)
     placed = request.place(store, checked, terminal.note)
@@ -68,7 +69,8 @@ def place(
         terminal.note(line)
     text = plan.to_csv() if form == "csv" else plan.to_json()
     if at_terminal:
-        terminal.print_table(device_rows(placed), title=slowest_sentence(placed))
+        title, rows = device_rows(placed)
+        terminal.print_table(rows, title=title)
         terminal.note(
             "the plan itself goes to --out FILE or a pipe; `dreamshard explain` shows what each table would cost elsewhere"
         )
@@ -109,8 +111,10 @@ def learn(options: Annotated[LearnOptions, Fields], *, out: Path | None = None, 
     if as_json:
         terminal.print_json(outcome)
         return
-    ranks, traced, error = (outcome[name] for name in ("ranks_traced", "traced_ms", "prediction_error"))
-    terminal.say(f"The slowest of {ranks} ranks took {traced:.3f} ms a step; error on held-out ranks {error:.1%}.")
+    terminal.say(
+        f"The slowest of {outcome['ranks_traced']} ranks took {outcome['traced_ms']:.3f} ms a step; error on held-out ranks "
+        f"{outcome['prediction_error']:.1%}."
+    )
     terminal.say(f"Plan {out or outcome['plan']}, page {outcome['page']}, version {outcome['version']}")
 
 
@@ -132,12 +136,11 @@ def explain(
         shown: Number of devices and of tables to show, the slowest first.
     """
     store = open_home(reads_only=True)
-    given = {name: value for name, value in options.model_dump().items() if value is not None}
+    given = options.model_dump(exclude_none=True)
     asked = PlaceOptions(**{**request.setting_of(Path(plan)), **given}, current=plan)
     checked = request.check(store, asked, terminal.note)
     task, spec = checked.task, checked.spec
-    called = asked.hardware or ""
-    chosen = choose(store, asked.placer, task, spec, called, model=checked.model, note=terminal.note)
+    chosen = choose(store, asked.placer, task, spec, asked.hardware or "", model=checked.model, note=terminal.note)
     if chosen.predictor is None or checked.plan is None:
         raise ValueError("no cost is predicted, so there is nothing to explain; give --hardware, or train a placer")
     if chosen.predicted_by is not None:
@@ -187,13 +190,7 @@ def _alternative(other: Alternative, now_ms: float) -> str:
 @command
 def what_if(options: Annotated[WhatIfOptions, Fields], *, as_json: Json = False) -> None:
     """Compare clusters for TABLES by published figures: cost of a step, memory, balance."""
-    store, clusters, said = open_home(reads_only=True), parse_clusters(options.hardware), set[str]()
-
-    def note_once(sentence: str) -> None:
-        if sentence not in said:
-            said.add(sentence)
-            terminal.note(sentence)
-
+    store, clusters, note_once = open_home(reads_only=True), parse_clusters(options.hardware), cache(terminal.note)
     model = models.read_model(store, options.tables, note_once)
     figures = [figures_of(store, options, cluster, model, note_once) for cluster in clusters]
     precision, optimizer = options.precision or model.precision, options.optimizer or model.optimizer

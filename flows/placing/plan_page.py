@@ -193,7 +193,7 @@ def html_page(placed: Placed) -> str:
             limits=(100 * capacity / widest["gib"]).tolist(),
             capacity=[gib(int(size)) for size in (task.capacity_bytes.min(), task.capacity_bytes.max())],
             gib=gib,
-            slowest=slowest_sentence(placed),
+            slowest=device_rows(placed)[0],
             unmeasured=unmeasured_sentence(placed.plan),
             tables=tables.to_dict("records"),
         )
@@ -215,32 +215,22 @@ def _bars(
         yield d, {"parts": on_device, "sums": sums.tolist(), "is_slowest": is_slowest}
 
 
-def device_rows(placed: Placed) -> list[dict[str, Any]]:
-    """A row per device for a terminal, the slowest first: a bar of its cost or memory, and its heaviest tables."""
-    side, names = sides_of(placed)[0], placed.request.task.tables.names
-    size, unit = side.size, "ms" if side.size == "whole" else "GiB"
-    sums, rows = side.sums.sort_values(size, ascending=False, kind="stable"), []
+def device_rows(placed: Placed) -> tuple[str, list[dict[str, Any]]]:
+    """The slowest device in words, and a row per device for a terminal, slowest first: a bar, and its heaviest tables.
+
+    Without costs it is the fullest device, and devices are in the order of their memory.
+    """
+    side, names, said, rows = sides_of(placed)[0], placed.request.task.tables.names, "", []
+    size, unit, how = ("whole", "ms", "slowest") if side.size == "whole" else ("gib", "GiB", "fullest")
+    sums = side.sums.sort_values(size, ascending=False, kind="stable")
     for d, of_device in sums.head(_SCREEN).iterrows():
+        heaviest = side.pairs[(side.pairs["device"] == d) & (side.pairs["table"] != WAITING)].nlargest(_TOP, size)
+        listed = [f"{names[t]} {figure:.3g}" for t, figure in zip(heaviest["table"], heaviest[size], strict=True)]
+        said = said or (
+            f"device {d} is the {how} of {len(sums)}: {names[heaviest['table'].iloc[0]]} takes "
+            f"{heaviest[size].iloc[0]:.3g} of its {of_device[size]:.3g} {unit}"
+        )
         row = {"device": d, "": "█" * round(_BAR * of_device[size] / max(sums[size].max(), 1e-12))}
         row |= {unit: of_device[size], "GiB": of_device["gib"]}
-        rows.append(
-            row | {f"heaviest tables, {unit}": [f"{names[t]} {figure:.3g}" for t, figure in _heaviest(side, d)]}
-        )
-    return rows
-
-
-def slowest_sentence(placed: Placed) -> str:
-    """The slowest device, and the table that takes most of its time; without costs, how many devices there are."""
-    side, names = sides_of(placed)[0], placed.request.task.tables.names
-    total_ms, count = side.sums["whole"], len(side.sums)
-    if side.size != "whole":
-        return f"{count} devices, the fullest first"
-    (table, ms), *_ = _heaviest(side, total_ms.idxmax())
-    share = f"{names[table]} takes {ms:.3g} of its {total_ms.max():.3g} ms"
-    return f"device {total_ms.idxmax()} is the slowest of {count}: {share}"
-
-
-def _heaviest(side: Side, device: int) -> Iterator[tuple[int, float]]:
-    """The largest tables of a device, and their sizes."""
-    pairs = side.pairs[(side.pairs["device"] == device) & (side.pairs["table"] != WAITING)].nlargest(_TOP, side.size)
-    return zip(pairs["table"], pairs[side.size], strict=True)
+        rows.append(row | {f"heaviest tables, {unit}": listed})
+    return said, rows

@@ -11,17 +11,7 @@ from dreamshard.explanation import HOT_SHARE, uneven_ms
 from dreamshard.files.foreign import reading
 from dreamshard.files.text import gib
 from dreamshard.hardware.accelerator import PRESETS, AcceleratorSpec, hardware as hardware_of
-from dreamshard.moving import (
-    CurrentPlacement,
-    MovePrice,
-    Point,
-    Step,
-    Weighed,
-    moved_bytes,
-    rename_devices,
-    steps,
-    weigh,
-)
+from dreamshard.moving import Current, MovePrice, Point, Step, Weighed, moved_bytes, rename_devices, steps, weigh
 from dreamshard.placement import SHARDING_TYPES, Placement
 from dreamshard.placer import NoPlacementError
 from dreamshard.plan import Plan, parse_plan, read_plan
@@ -64,7 +54,7 @@ class CheckedRequest:
     spec: AcceleratorSpec | None
     task: PlacementTask
     plan: Plan | None
-    current: CurrentPlacement | None
+    current: Current | None
     model: str
 
     @property
@@ -160,7 +150,7 @@ def check(
         batch_size=options.batch_size,
         constraints=constraints,
     )
-    current = None if plan is None else CurrentPlacement.of(plan, task)
+    current = None if plan is None else Current.of(plan, task)
     return CheckedRequest(options=options, spec=spec, task=task, plan=plan, current=current, model=of_model)
 
 
@@ -191,12 +181,7 @@ def place(store: Store, request: CheckedRequest, note: Note) -> Placed:
             f"take {cost_ms:.3f} ms: ingest lookups, or give block_share (docs/own-tables.md)"
         )
     plan = make_plan(
-        task,
-        placement,
-        chosen.name,
-        oracle,
-        hardware=spec.name if spec else None,
-        called=options.hardware,
+        task, placement, chosen.name, oracle, hardware=spec.name if spec else None, called=options.hardware
     )
     warning = "; ".join(filter(None, (plan.warning, chosen.caveat)))
     return Placed(
@@ -283,10 +268,10 @@ def setting_of(path: Path) -> dict[str, Any]:
     """Options of the setting that a plan's costs are of, with the hardware if that is a preset; empty if it says none."""
     try:
         measured = read_plan(path).costs_of
-    except ValueError as error:  # it is TorchRec's, or `check` says what it is
-        if isinstance(error.__cause__, FileNotFoundError):
+    except ValueError:  # it is TorchRec's, or `check` says what it is
+        if not path.is_file():
             raise
-        measured = None
+        return {}
     if measured is None:
         return {}
     preset = measured.hardware.removeprefix("simulated ")

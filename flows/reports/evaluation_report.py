@@ -158,13 +158,11 @@ def page(report: EvaluationReport, outcome: str, links: Mapping[str, str]) -> st
 
     A comparison of versions also has the gain of every pair.
     """
-    first = {"placer": f"**{report.candidate}**"}
-    rows = [row | first if row["placer"] == report.candidate else row for row in placers_table(report)]
     parts = [
         f"**{outcome}**",
         "## Cost of each placer, the cheapest last",
         f"{title(report)}.",
-        markdown_table(rows),
+        markdown_table(placers_table(report)),
         report.caveat and f"Note: {report.caveat}.",
         prediction_sentence(report),
     ]

@@ -19,7 +19,7 @@ from dreamshard.constraints import Constraints
 from dreamshard.cost_model.exchanges import designed_exchanges
 from dreamshard.hardware.accelerator import PRESETS
 from dreamshard.hardware.roofline import sharding_costs
-from dreamshard.moving import CurrentPlacement, MovePrice, weigh
+from dreamshard.moving import Current, MovePrice, weigh
 from dreamshard.placement import ON_ONE_DEVICE, SHARDING_TYPES, Placement
 from dreamshard.planning import make_plan
 from dreamshard.policy.mdp import Episode, rollout
@@ -184,7 +184,7 @@ def preset_cost(task: PlacementTask, hardware: str, *, columns: bool) -> float:
 def cost_after_moving(task: PlacementTask, device: list[int], hardware: str) -> float:
     """Milliseconds of a step of the plan chosen with `device` as the current one, with its share of the price of moving."""
     placer = RooflinePlacer(PRESETS[hardware])
-    held = CurrentPlacement.of(make_plan(task, Placement.whole(torch.tensor(device), task.num_devices), "in use"), task)
+    held = Current.of(make_plan(task, Placement.whole(torch.tensor(device), task.num_devices), "in use"), task)
     price = MovePrice(steps_until_next=STEPS, bytes_per_s=BYTES_PER_S)
     chosen = weigh(task, held, placer.place(task), placer, price).chosen
     return price.total_ms(chosen.overall_ms, chosen.moved_bytes) / STEPS

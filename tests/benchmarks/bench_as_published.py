@@ -32,9 +32,8 @@ def rows(quick: bool = False) -> Iterator[Row]:
         ours = pd.concat([curve(algorithm, seed) for seed in ((0,) if quick else (0, 1, 2))]).groupby("round").mean()
         for number, ours_of in ours.iterrows():
             for what in ("measured", "loss", "reward", "test_ms"):
-                yield row(
-                    f"{algorithm}, round {number}: {what}", ours_of[what], "", reference=float(theirs[what][number])
-                )
+                name = f"{algorithm}, round {number}: {what}"
+                yield row(name, ours_of[what], "", reference=float(theirs[what][number]))
 
 
 def curve(algorithm: Any, seed: int) -> pd.DataFrame:

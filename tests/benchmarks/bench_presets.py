@@ -217,14 +217,11 @@ def tables_of(given: Mapping[str, str]) -> Tables:
     pooling = [float(bag[1])] * count if bag else pooling
     lookups = [factor * int(given["B"].split(",")[0]) for factor in pooling]
     power = POWER if "avg distinct rows" in notes else 0.0
-    expected = np.stack([_expected_rows(int(size), total, power) for size, total in zip(rows_of, lookups, strict=True)])
-    unique = expected.sum(axis=1)
+    rows = np.stack([_expected_rows(int(size), total, power) for size, total in zip(rows_of, lookups, strict=True)])
+    unique = rows.sum(axis=1)
     sizes, factors = torch.tensor([rows_of, dims]).long(), torch.tensor(pooling, dtype=torch.float64)
     counts = (values.round().long() for values in (torch.tensor(lookups), torch.from_numpy(unique)))
-    names, bins = (
-        tuple(f"table-{index}" for index in range(count)),
-        torch.from_numpy(expected / unique[:, None]).float(),
-    )
+    names, bins = tuple(f"table-{index}" for index in range(count)), torch.from_numpy(rows / unique[:, None]).float()
     return Tables(names, *sizes, factors, bins, *counts)
 
 

@@ -80,9 +80,8 @@ def run(cell: Cell, known: set[tuple[str, str]]) -> list[dict[str, Any]]:
     law = neuroshard_law(neuroshard_folder(), wider=True)
     train, unseen = cell.pools()
     testbed, designed = LawTestbed(law, cell.seed, NOISE), designed_exchanges([DEVICES], None, 4 * BATCH * _WIDEST)
-    exchanges = [
-        testbed.measure_exchange(exchange) for exchange in designed if exchange.sent_bytes[0] >= 4 * BATCH * _NARROWEST
-    ]
+    wide = [exchange for exchange in designed if exchange.sent_bytes[0] >= 4 * BATCH * _NARROWEST]
+    exchanges = list(map(testbed.measure_exchange, wide))
     drawn = draw_tasks(train, TRAINED, _TRAINING_TASKS, cell.seed)
     contest = Contest(train, drawn, testbed, exchanges, cell.seed)
     makers = contest.makers() | {"hugectr": partial(System, HugeCtrPlanner(RTX2080TI))}

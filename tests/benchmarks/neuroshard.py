@@ -64,9 +64,7 @@ class NeuroShardPlacer(OrderedPlacer):
         network, normaliser = self.cost_network.for_task(task), self.normaliser.of_task(task.tables)
         law, capacity, least_ms = network.law(task.num_devices), task.capacity_bytes.numpy(), math.inf
         for _ in range(1 + _ROUNDS * self.columns):
-            number = {
-                shard: i for i, shard in enumerate(dict.fromkeys(chain(*lists)))
-            }  # a shard of several lists is one
+            number = {key: i for i, key in enumerate(dict.fromkeys(chain(*lists)))}  # a shard of several lists is one
             ranges = [(t, 0, start, end, 0, math.nan) for t, start, end in number]
             shards, _ = Shards.of_ranges(task, torch.tensor(ranges, dtype=torch.float64).T, task.num_devices)
             latents = network.encode(normaliser(shards.tables), network.ratios(task, shards))  # [S, L]
@@ -84,9 +82,7 @@ class NeuroShardPlacer(OrderedPlacer):
                 least_ms, best = float(cheapest[beam[0]]), lists[beam[0]]
                 where = device[beam[0], int(cost_ms[beam[0]].argmin())].tolist()
             sizes = compute_ms[index], shards.device_bytes[index]  # [C, N]
-            lists = list(
-                dict.fromkeys(split for c in beam for split in _halved(lists[c], *(chosen[c] for chosen in sizes)))
-            )
+            lists = list(dict.fromkeys(new for c in beam for new in _halved(lists[c], *(size[c] for size in sizes))))
             if not lists:
                 break
         if least_ms == math.inf:

@@ -130,14 +130,10 @@ def test_the_paired_interval_of_tasks_without_common_tables_is_scipys():
     rows = [row("new", str(i), ms) for i, ms in enumerate(new)] + [row("old", str(i), ms) for i, ms in enumerate(old)]
     ratios = [math.log(b / a) for a, b in zip(new, old, strict=True)]
     interval = stats.ttest_1samp(ratios, 0.0).confidence_interval(0.95)
-    comparison, reverse = paired_comparison(rows, "new", "old"), paired_comparison(rows, "old", "new")
-    assert [comparison.low, comparison.high] == pytest.approx(
-        [1 - math.exp(-interval.low), 1 - math.exp(-interval.high)]
-    )
-    assert (1 - comparison.mean_gain) * (1 - reverse.mean_gain) == pytest.approx(1), (
-        "the same however the two are named"
-    )
-    assert paired_comparison([*rows, row("new", "alone", 1.0)], "new", "old") == comparison, "tasks that both have"
+    gain, reverse = paired_comparison(rows, "new", "old"), paired_comparison(rows, "old", "new")
+    assert [gain.low, gain.high] == pytest.approx([1 - math.exp(-interval.low), 1 - math.exp(-interval.high)])
+    assert (1 - gain.mean_gain) * (1 - reverse.mean_gain) == pytest.approx(1), "the same however the two are named"
+    assert paired_comparison([*rows, row("new", "alone", 1.0)], "new", "old") == gain, "tasks that both have"
     with pytest.raises(ValueError):
         paired_comparison(rows, "new", "other")
 

@@ -5,7 +5,7 @@ import torch
 
 from dreamshard.constraints import ANY_SHARDING, Constraints
 from dreamshard.hardware.accelerator import PRESETS
-from dreamshard.moving import CurrentPlacement, MovePrice, Step, moved_bytes, rename_devices, steps, weigh
+from dreamshard.moving import Current, MovePrice, Step, moved_bytes, rename_devices, steps, weigh
 from dreamshard.placement import SHARDING_TYPES, Placement, TableSharding
 from dreamshard.planning import make_plan
 from dreamshard.search import RooflinePlacer
@@ -88,7 +88,7 @@ def test_new_gone_and_resized_tables_are_told_from_the_rest():
     plan = make_plan(old, placed(old, [0, 1, 1]), "old")
     today = tables_of([5, 3, 2], [4, 8, 4], names=["same", "wider", "new"])
     task = PlacementTask(today, 2, 2**20)
-    current = CurrentPlacement.of(plan, task)
+    current = Current.of(plan, task)
     assert (current.new, current.changed, current.removed) == (("new",), ("wider",), ("gone",))
     assert (current.task.tables.names, current.placement.tables[0].where) == (("same",), (0,))
     first, *loaded = steps(task, current.shards, placed(task, [1, 1, 0]))
@@ -96,7 +96,7 @@ def test_new_gone_and_resized_tables_are_told_from_the_rest():
     assert [(step.table, step.source, step.target) for step in loaded] == [("wider", None, 1), ("new", None, 0)]
     for others in (tables_of([5], prefix="other"), tables_of([5], dim=8, names=["same"])):
         with pytest.raises(ValueError):
-            CurrentPlacement.of(plan, PlacementTask(others, 2, 2**20))
+            Current.of(plan, PlacementTask(others, 2, 2**20))
 
 
 def test_other_names_that_cost_more_are_not_taken():
@@ -104,14 +104,14 @@ def test_other_names_that_cost_more_are_not_taken():
     task = PlacementTask(tables, 4, 2**30, constraints=ANY_SHARDING)
     rows = TableSharding("row_wise")
     target = with_table(placed(task, [0, 3, 0, 1]), 0, rows)
-    current = CurrentPlacement.of(make_plan(task, with_table(placed(task, [0, 0, 1, 3]), 0, rows), "old"), task)
+    current = Current.of(make_plan(task, with_table(placed(task, [0, 0, 1, 3]), 0, rows), "old"), task)
     weighed = weigh(task, current, target, A100, CHEAP)
     assert weighed.moved_all.overall_ms <= float(A100.predict(task, target).overall_ms())
 
 
-def used(old, devices, task=None) -> CurrentPlacement:
+def used(old, devices, task=None) -> Current:
     """The plan of an old task, as the task finds it."""
-    return CurrentPlacement.of(make_plan(old, placed(old, devices), "old"), task or old)
+    return Current.of(make_plan(old, placed(old, devices), "old"), task or old)
 
 
 def two_devices(num_tables=4, **more):
@@ -185,9 +185,7 @@ UNKNOWN = with_table(HELD, 0, TableSharding("table_wise", where=(0,), cached_sha
     ids=["a new constraint", "other devices", "a cost that is not known"],
 )
 def test_a_plan_that_cannot_be_kept_is_left_with_the_reason(task, held, target, by, why):
-    current = CurrentPlacement.of(
-        make_plan(replace(task, num_devices=2, constraints=CACHED.constraints), held, "old"), task
-    )
+    current = Current.of(make_plan(replace(task, num_devices=2, constraints=CACHED.constraints), held, "old"), task)
     weighed = weigh(task, current, placed(task, target), by(), DEAR)
     assert (weighed.kept, weighed.chosen) == (None, weighed.moved_all)
     assert why in weighed.why_not_kept
@@ -215,8 +213,8 @@ def test_tables_on_hosts_are_kept_on_hosts_of_the_same_size_only():
     plan = make_plan(old, Placement((on_host, whole), 4, 2), "old")
     unsaid = replace(old, devices_per_host=None)  # the hardware has four per host
     wider = Placement((replace(on_host, where=(0,)), whole), 4, 4)
-    weighed = weigh(unsaid, CurrentPlacement.of(plan, unsaid), wider, A100, DEAR)
+    weighed = weigh(unsaid, Current.of(plan, unsaid), wider, A100, DEAR)
     assert weighed.why_not_kept == "it spreads rows over hosts of 2 devices"
     assert weighed.chosen == weighed.moved_all
     same = Placement((replace(on_host, where=(0,)), whole), 4, 2)
-    assert weigh(old, CurrentPlacement.of(plan, old), same, A100, DEAR).chosen.moved_bytes == 0
+    assert weigh(old, Current.of(plan, old), same, A100, DEAR).chosen.moved_bytes == 0

@@ -152,9 +152,7 @@ def test_a_run_from_the_form_completes_and_shows_its_report(servers, chromium, f
     asked = flow_run["parameters"]
     assert (asked["recipe"], asked["tables_per_task"]) == (RECIPE, int(FIELDS["tables_per_task"]))
     assert asked.get("memory_gb") is None, "it was left empty"
-    report = next(
-        artifact for artifact in api(servers, "artifacts/filter") if artifact["key"] == "report-meta-dlrm-2021"
-    )
+    report = next(one for one in api(servers, "artifacts/filter") if one["key"] == "report-meta-dlrm-2021")
     with opened(chromium, first_run, tmp_path) as page:
         page.get_by_role("tab", name="Artifacts", exact=True).click()
         expect(page.get_by_role("link", name="dreamshard-progress")).to_be_visible()

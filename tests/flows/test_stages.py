@@ -115,14 +115,10 @@ def test_a_versions_run_has_curves_and_a_child_per_stage(settings: Settings, sai
     curve = tracking.get_metric_history(run, "measured_cost_ms")
     assert [point.step for point in curve] == [1, 2]
     recorded = tracking.get_run(run)
-    limits = (
-        recorded.data.metrics,
-        recorded.data.params,
-        version_tags(tracking, version),
-        recorded.inputs.dataset_inputs,
-    )
+    data, datasets = recorded.data, recorded.inputs.dataset_inputs
+    limits = (data.metrics, data.params, version_tags(tracking, version), datasets)
     assert [len(limit) <= 12 for limit in limits] == [True] * 4, [len(limit) for limit in limits] + sorted(limits[2])
-    assert {dataset.dataset.name for dataset in recorded.inputs.dataset_inputs} == {"meta-dlrm-2021", "tasks"}
+    assert {dataset.dataset.name for dataset in datasets} == {"meta-dlrm-2021", "tasks"}
     children = tracking.search_runs([recorded.info.experiment_id], f"tags.`mlflow.parentRunId` = '{run}'")
     by_name = {child.info.run_name: child.info.run_id for child in children}
     assert by_name.keys() == {"ingest", "train", "evaluate", "promote", "plan"}

@@ -94,9 +94,7 @@ def test_a_testbed_has_a_name_as_far_as_machines_agree(name, kind, hardware, can
 
 def test_the_champion_of_what_is_watched_is_named(monkeypatch):
     champions = [version(3, "d", hardware="simulated v100", num_devices=8), version(2, "d", num_devices=8)]
-    monkeypatch.setattr(
-        registry, "versions", lambda _: [replace(champion, aliases=("champion",)) for champion in champions]
-    )
+    monkeypatch.setattr(registry, "versions", lambda _: [replace(one, aliases=("champion",)) for one in champions])
     eight, four = (configure(RetrainingOptions(**SMOKE, devices=devices)) for devices in (8, 4))
     sentence = "m version 2 is in use since 2026-11-22 08:00:00 UTC (simulated rtx2080ti"
     assert watch.champion_sentence(champion_of(None, eight)).startswith(sentence)
@@ -110,11 +108,6 @@ def test_watch_looks_once_and_starts_nothing(dreamshard: Dreamshard, tmp_path: P
     done = dreamshard("watch", *options, home=tmp_path / "home")
     assert done.returncode == 0, done.sentence
     outcome = json.loads(done.stdout)
-    assert (outcome["matters"], outcome["started"], outcome["trained"], outcome["tables_after"]) == (
-        True,
-        None,
-        None,
-        20,
-    )
+    assert [outcome[name] for name in ("matters", "started", "trained", "tables_after")] == [True, None, None, 20]
     assert outcome["sentence"] == "20 tables, on which no training with these options has ended yet"
     assert outcome["retraining"] == f"Retraining is due: source {tables}, recipe smoke, testbed simulated."

@@ -77,39 +77,35 @@ def drawn(rows: int, count: int, law: str, random: np.random.Generator) -> torch
 
 def lines(case: Case, bed: EmulatedTestbed, gpu: str, random: np.random.Generator) -> Iterator[list[object]]:
     """Measure; yields a line for each device and pass."""
-    batch_size, times, lookups = bed.setup.batch_size, [], {}
+    batch_size, described, lookups = bed.setup.batch_size, [], {}
     for t, (rows, dim, pooling) in enumerate(zip(case.rows, case.dims, case.pooling, strict=True)):
         ids = drawn(rows, batch_size * pooling, case.law, random)
         lookups[f"t{t}"] = Lookups(ids, torch.arange(batch_size + 1) * pooling)
-        times.append(statistics(WorkloadTable(f"t{t}", rows, dim, lookups[f"t{t}"])))
+        described.append(statistics(WorkloadTable(f"t{t}", rows, dim, lookups[f"t{t}"])))
     bed.close()  # the lookups of the last case
     bed.setup = replace(bed.setup, lookups=lookups.__getitem__)
     shardings = tuple(TableSharding("table_wise", where=(d,), cached_share=case.cached_share) for d in case.device)
     constraints, count = replace(ANY_SHARDING, caching=True), 1 + max(case.device)
-    task = PlacementTask(concatenate(times), count, 2**50, case.precision, case.optimizer, constraints=constraints)
+    task = PlacementTask(concatenate(described), count, 2**50, case.precision, case.optimizer, constraints=constraints)
     sample = bed.measure(task, Placement(shardings, count, count))
     if sample.infeasible:
         raise ValueError(f"{sample.infeasible} does not fit")
     where = f"cache over UVM, MANAGED_CACHING, cfr={case.cached_share}" if case.cached_share else "HBM"
     for d in sorted(set(case.device)):
-        on_device = task.tables.select([t for t, device in enumerate(case.device) if device == d])
-        columns = [column.tolist() for column in (on_device.rows, on_device.dim, on_device.pooling_factor)]
-        sizes = [
-            ",".join(f"{value:g}" for value in (column if len(set(column)) > 1 else column[:1])) for column in columns
-        ]
+        held = task.tables.select([t for t, device in enumerate(case.device) if device == d])
+        columns = [column.tolist() for column in (held.rows, held.dim, held.pooling_factor)]
+        sizes = [",".join(f"{value:g}" for value in (part if len(set(part)) > 1 else part[:1])) for part in columns]
         notes = (
             f"{case.stage}; {where}; optimizer {case.optimizer}; cold caches, launches hidden; device {d} of {count}"
         )
         if case.law != UNIFORM:
-            notes += (
-                f"; avg distinct rows per step {int(on_device.unique_rows.sum())} of {int(on_device.lookups.sum())}"
-            )
+            notes += f"; avg distinct rows per step {int(held.unique_rows.sum())} of {int(held.lookups.sum())}"
         forward_us, _, _, backward_us = (1e3 * sample.costs.phases_ms[d]).tolist()
         times_us = {"fwd": forward_us, "bwd": backward_us}
         if case.optimizer == "rowwise_adagrad":  # `predicted_s` takes it for the optimizer of both together
             times_us = {"fwd+bwd": forward_us + backward_us}
         for op, time_us in times_us.items():
-            cells = [gpu, op, len(on_device), *sizes, batch_size, case.precision, "fp32", case.law, time_us]
+            cells = [gpu, op, len(held), *sizes, batch_size, case.precision, "fp32", case.law, time_us]
             yield [*cells, "tests/gpu/check.py", notes]
 
 

@@ -23,12 +23,10 @@ def training_of(
     """A training on some hardware, with these sizes of its tasks (`TasksConfig`)."""
     base, modelled = RECIPES["smoke"], f"{kind}:{hardware.split()[-1]}" if kind == "simulated" else kind
     sampled = replace(base.tasks, **{"mode": "pool", **sizes})
-    recipe_used = replace(base, name=recipe, workload=replace(base.workload, source=source), tasks=sampled)
+    used = replace(base, name=recipe, workload=replace(base.workload, source=source), tasks=sampled)
     where = {"name": testbed or modelled, "kind": kind, "identity": hardware, "links": hardware, "dataset": dataset}
     how = {"num_devices": sampled.num_devices, "batch_size": 512, "seed": 0, "measure": MeasureConfig()}
-    return Training(
-        recipe=recipe_used, dataset=dataset, testbed=TestbedReference(**where, **how), tasks=tasks, warm=warm
-    )
+    return Training(recipe=used, dataset=dataset, testbed=TestbedReference(**where, **how), tasks=tasks, warm=warm)
 
 
 def version_of(uri: str, made_of: Training | None = None, aliases: tuple[str, ...] = (), **tags: str) -> Version:

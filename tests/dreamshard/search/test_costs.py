@@ -57,16 +57,14 @@ def test_a_table_sharded_otherwise_costs_its_whole_placement(case):
 def test_without_a_table_costs_are_those_of_the_other_tables(case):
     placer, task, placement, model = case
     device_ms, _ = changed_ms(model, placement, [(t, None) for t in range(len(placement.tables))])
-    for t, without_it in (
-        enumerate(device_ms.tolist()) if placer.name != "paper" else ()
-    ):  # whose features go by the task
+    for t, ms in enumerate(device_ms.tolist()) if placer.name != "paper" else ():  # whose features go by the task
         rest = [other for other in range(len(placement.tables)) if other != t]
         others = replace(task, tables=task.tables.select(rest))
         without = Placement(tuple(placement.tables[other] for other in rest), 4, 2)
-        assert without_it == close(placer.predict(others, without).device_ms().tolist())
+        assert ms == close(placer.predict(others, without).device_ms().tolist())
 
 
-def test_a_change_that_has_no_room_does_not_fit():
+def test_a_change_that_exceeds_memory_does_not_fit():
     task = PlacementTask(tables_of([100] * 4), 2, 2 * 100 * 16)
     placement = Placement.whole([0, 0, 1, 1], 2)
     model = RooflinePlacer(PRESETS["a100"]).costs(task)

@@ -87,21 +87,18 @@ def test_pooled_vectors_and_weights_are_those_without_sharding(kind, types, opti
     device = device_of(kind)
     denses = []
     for d in range(RANKS):
-        operators, on_device = RankOperators(shards, device, d), shards.on(d)
+        operators, local = RankOperators(shards, device, d), shards.on(d)
         if operators.dense is not None:
             operators.dense.weights.grad = None
         for operator in operators.operators:
-            is_copy = bool(on_device.is_any("data_parallel")[operator.shards[0]])
+            is_copy = bool(local.is_any("data_parallel")[operator.shards[0]])
             samples = slice([0, 3, 5, 7][d], [3, 5, 7, 9][d]) if is_copy else slice(None)
-            places = [
-                (int(on_device.table[s]), slice(*on_device.rows[s]), slice(*on_device.columns[s]))
-                for s in operator.shards
-            ]
-            weights = weights_of(operator, on_device)
+            places = [(int(local.table[s]), slice(*local.rows[s]), slice(*local.columns[s])) for s in operator.shards]
+            weights = weights_of(operator, local)
             for (table, rows, columns), weight in zip(places, weights, strict=True):
                 weight.copy_(values(ROWS, DIMS[table], seed=table)[rows, columns])
             pooled, given = operator.run(), []
-            sent = on_device.tables.sent_dim[operator.shards].tolist()
+            sent = local.tables.sent_dim[operator.shards].tolist()
             for (table, _, columns), part in zip(places, pooled.detach().cpu().split(sent, dim=1), strict=True):
                 vectors = part.unflatten(1, (options.get("poolings", 1), -1))  # all of one table get the same gradient
                 found[table][samples, columns] += vectors.sum(dim=1)
@@ -125,16 +122,16 @@ def test_a_sequence_has_a_vector_of_every_lookup():
     _, shards = placed(("table_wise", "table_wise", "column_wise"), poolings=0)
     for d in range(RANKS):
         for operator in RankOperators(shards, device_of(), d).operators:
-            on_device = shards.on(d).tables
-            lookups = sum(len(lookups_of(on_device.names[s].partition("[")[0]).indices) for s in operator.shards)
-            assert {(lookups, int(dim)) for dim in on_device.dim[operator.shards]} == {tuple(operator.run().shape)}
+            local = shards.on(d).tables
+            lookups = sum(len(lookups_of(local.names[s].partition("[")[0]).indices) for s in operator.shards)
+            assert {(lookups, int(dim)) for dim in local.dim[operator.shards]} == {tuple(operator.run().shape)}
 
 
-def weights_of(operator: RankOperator, on_device: Shards) -> list[torch.Tensor]:
+def weights_of(operator: RankOperator, local: Shards) -> list[torch.Tensor]:
     """`[rows, dim]` of each of its shards."""
-    if not on_device.is_any("data_parallel")[operator.shards[0]]:
+    if not local.is_any("data_parallel")[operator.shards[0]]:
         return operator.module.split_embedding_weights()
-    rows, dim = on_device.tables.rows[operator.shards], on_device.tables.dim[operator.shards]
+    rows, dim = local.tables.rows[operator.shards], local.tables.dim[operator.shards]
     parts = operator.module.weights.detach().split((rows * dim).tolist())
     return [part.reshape(-1, int(width)) for part, width in zip(parts, dim, strict=True)]
 

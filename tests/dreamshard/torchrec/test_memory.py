@@ -86,12 +86,8 @@ def counted(plan, rows=2_000_000, lookups=1.0, ranks=16, optimizer=None, pipelin
     placement = Placement(tuple(plan), ranks, topology.intra_group_size)
     options = sharding_options(placement, model_read.details, model, constraints, 4096)
     estimator = EmbeddingStorageEstimator(topology, constraints, PIPELINES[pipeline], run_embedding_at_peak_memory=True)
-    estimator.estimate(
-        options,
-        build_sharder_data_map(
-            {sharder_name(module_sharder.module_type): module_sharder for module_sharder in sharders}
-        ),
-    )
+    by_type = {sharder_name(one.module_type): one for one in sharders}
+    estimator.estimate(options, build_sharder_data_map(by_type))
     theirs = torch.zeros(ranks, dtype=torch.int64)
     for shard in (shard for option in options for shard in option.shards):
         theirs[shard.rank] += shard.storage.hbm

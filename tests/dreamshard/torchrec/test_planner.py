@@ -125,10 +125,8 @@ def test_costs_are_named_as_hardware_or_a_folder(tmp_path, monkeypatch):
 
 
 def test_a_grid_is_planned_only_if_it_is_named():
-    for sharding_type in SHARDING_TYPES:
-        assert constrained(ParameterConstraints(sharding_types=[sharding_type])).sharding_types_of["a"] == (
-            sharding_type,
-        )
+    for kind in SHARDING_TYPES:
+        assert constrained(ParameterConstraints(sharding_types=[kind])).sharding_types_of["a"] == (kind,)
     assert "grid_shard" not in constrained(ParameterConstraints()).sharding_types_of["a"]
 
 

@@ -80,9 +80,7 @@ def assert_same(ours: ShardingPlan, theirs: ShardingPlan) -> None:
         ("data_parallel", "dense", (), 0, "cpu"),
     ],
 )
-def test_every_sharding_type_is_as_torchrecs_planner_makes_it(
-    sharding_type, kernel, columns, ranks_per_place, device_type
-):
+def test_every_type_is_as_torchrecs_planner_makes_it(sharding_type, kernel, columns, ranks_per_place, device_type):
     expected = theirs(sharding_type, kernel, device_type, **({"min_partition": DIM // 2} if columns == HALVES else {}))
     where = ()
     if ranks_per_place:

@@ -109,9 +109,7 @@ def test_a_kernel_launched_outside_all_operators_counts_by_its_name(tmp_path):
 def test_all_reduces_of_gloo_do_not_count(tmp_path):
     operators = [("ProfilerStep#0", 0, 9e3), (NEW["lookup"], 100, 70), (NEW["gradients"], 4000, 900)]
     operators += [("c10d::allreduce_", 6000, 10), ("gloo:all_reduce", 6005, 400)]
-    (tmp_path / "rank0.json").write_text(
-        json.dumps({"traceEvents": [event("cpu_op", *operator) for operator in operators]})
-    )
+    (tmp_path / "rank0.json").write_text(json.dumps({"traceEvents": [event("cpu_op", *one) for one in operators]}))
     (step,) = read_trace(tmp_path / "rank0.json").steps.values()
     assert (step.compute_ms, step.collectives) == ([0.07, 0, 0, 0.9], [])
 

@@ -43,18 +43,16 @@ def test_a_failed_flow_is_one_sentence_on_stderr(tmp_path):
     assert (done.returncode, done.stderr[:12], done.stderr.count("\n")) == (1, "dreamshard: ", 1), done.stderr
 
 
+def test_help_of_a_command_is_all_of_its_docstring(dreamshard, new_home):
+    assert "Exits with 3 after writing the plan" in dreamshard("place", "--help", home=new_home).stdout
+
+
 @pytest.mark.parametrize(
     "words", ["place", "run --seed -1", f"run --seed {2**31}", "train --devices 0", "watch a b", "plase x"]
 )
 def test_wrong_usage_exits_with_2(dreamshard, new_home, words):
     done = dreamshard(*words.split(), home=new_home)
     assert (done.returncode, done.stderr[:12]) == (2, "dreamshard: ")
-
-
-@pytest.mark.parametrize("command", [("models",), ("sql", "select 1"), ("promote", "2")])
-def test_a_missing_home_is_reported_and_not_created(dreamshard, tmp_path, command):
-    failed_with(dreamshard(*command, home=tmp_path / "misspelt"), "there is no home", "misspelt", "dreamshard run")
-    assert not (tmp_path / "misspelt").exists()
 
 
 @pytest.mark.parametrize("form", ["json", "csv", "torchrec"])

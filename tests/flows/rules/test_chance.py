@@ -41,9 +41,8 @@ class Pool:
     def version(self) -> np.ndarray:
         """Log costs of a version on the tasks, equal to all others over all tables that there might be."""
         shared, others = (self.drawn.standard_normal(count) for count in self.has.T.shape)
-        return (
-            SPREAD / 2**0.5 * (np.sqrt(self.share / self.size) * self.has @ shared + np.sqrt(1 - self.share) * others)
-        )
+        shared = np.sqrt(self.share / self.size) * self.has @ shared
+        return SPREAD / 2**0.5 * (shared + np.sqrt(1 - self.share) * others)
 
 
 @pytest.mark.parametrize("num_tables", [48, 120])

@@ -38,18 +38,15 @@ def servers(tmp_path_factory):
 def test_everything_is_deployed_with_the_fields_of_its_form(servers):
     deployments = {flow: deployment(servers, flow) for flow in (*FLOWS, "compare", "prune")}
     assert {deployments[flow]["name"] for flow in FLOWS} == {"meta-dlrm-2021"}
-    assert all(not deployed["pull_steps"] for deployed in deployments.values()), (
-        "the folder of whoever deploys is none of a worker's"
-    )
+    assert not any(value["pull_steps"] for value in deployments.values()), "workers have no folder of who deploys"
     fields = deployments["retrain"]["parameter_openapi_schema"]["properties"]
     assert fields["recipe"]["enum"] == sorted(RECIPES)
     assert fields["seed"]["allOf"][0]["minimum"] == 0
     assert "default" not in fields["iterations"], "the page would fill it in, and the server refuse null"
     assert deployments["promote"]["parameter_openapi_schema"]["properties"].keys() == {*PromoteOptions.model_fields}
     assert deployments["profile"]["global_concurrency_limit"]["limit"] == 1
-    assert [automation["name"] for automation in api(servers, "automations/filter")] == [
-        "dreamshard: a run's process is gone"
-    ]
+    (automation,) = api(servers, "automations/filter")
+    assert automation["name"] == "dreamshard: a run's process is gone"
 
 
 def list_of_tables(servers, model: str, rows: int = 1000) -> str:
@@ -223,9 +220,8 @@ def test_a_pause_survives_deploying_and_a_failure_notifies(servers, tmp_path):
         subprocess.run([sys.executable, "-c", code, hook], env=environment_of(servers), check=True)
         deployed(servers, tmp_path, "--model", "ads", "--memory-gb", "2", "--notify", "custom-webhook/team")
         paused = deployment(servers, "retrain/ads")
-        assert [(schedule["active"], schedule["parameters"]) for schedule in paused["schedules"]] == [
-            (False, {"full": True})
-        ]
+        (schedule,) = paused["schedules"]
+        assert (schedule["active"], schedule["parameters"]) == (False, {"full": True})
         setting = paused["parameters"]
         assert (setting["recipe"], setting["memory_gb"]) == ("smoke", 2.0), "fields that are not given stay"
         run = started(servers, "retrain/ads", source="/absent/tables.csv")

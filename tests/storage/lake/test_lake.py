@@ -173,9 +173,8 @@ def test_exchanges_come_back_as_they_were_measured(lake, settings):
     for _ in range(2):
         lake.write_exchanges("NVIDIA H200/x", samples)
     versions = {"torch": "2.13.0", "fbgemm": "1"}
-    assert [described(read_exchange) for read_exchange in lake.read_exchanges("NVIDIA H200/x", versions)] == list(
-        map(described, samples)
-    )
+    stored = lake.read_exchanges("NVIDIA H200/x", versions)
+    assert list(map(described, stored)) == list(map(described, samples))
     assert lake.read_exchanges("NVIDIA H100", versions) == []
     assert lake.read_exchanges("NVIDIA H200/x", {"torch": "2.14.0"}) == []
     select = "select num_devices, devices_per_host, largest_bytes, links from exchange_samples order by 1 desc"
