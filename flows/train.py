@@ -26,7 +26,7 @@ from flows.runtime.run_locks import training_lock
 from flows.runtime.tasks import report_progress, retried_task
 from flows.runtime.testbed_pool import answering, freeing_gpus, measure, shared_testbed
 from flows.stages import stage
-from storage.lake.sample_buffer import collecting
+from storage.lake.sample_buffer import collecting, merge
 from storage.mlflow_store import registry
 from storage.mlflow_store.runs import Run
 from storage.run_records import checkpoints, trainings
@@ -78,6 +78,7 @@ def train_placer(store: Store, run: Run, key: str) -> int:
                 improve_policy(store, key, iteration)
             figures = checkpoints.figures(store, key, iteration_name(iteration))
             run.log_metrics(figures, iteration)
+        merge(store.lake, key)
     return iterations
 
 

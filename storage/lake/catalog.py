@@ -8,6 +8,7 @@ hold remote addresses (`s3://...`). To open that file from Python, call
 secret, for S3).
 """
 
+import glob
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,7 +29,7 @@ _CONFIG: dict[str, Any] = {
     "autoinstall_known_extensions": False,
     "python_enable_replacements": False,  # names of views never mean variables of this program
 }
-_HIVE = "hive_partitioning = true, hive_types_autocast = false, union_by_name = true"
+_HIVE = "hive_partitioning = true, hive_types_autocast = false"  # `union_by_name` would open every file for each view
 
 
 def connect(settings: Settings) -> duckdb.DuckDBPyConnection:
@@ -83,7 +84,7 @@ def _create_views(connection: duckdb.DuckDBPyConnection, root: AnyPath) -> None:
         for name in datasets():
             rows = f"from empty.{name}"
             if list_files(root / name, "**/*.parquet"):
-                files = f"{root / name}/**/*.parquet".replace("'", "''")
+                files = f"{glob.escape(str(root / name))}/**/*.parquet".replace("'", "''")
                 rows += f" union all by name from read_parquet('{files}', {_HIVE})"
             connection.execute(f"create view lake.{name} as {rows}")
         connection.execute(_DEFINED)

@@ -3,10 +3,10 @@
     <lake>/sample_buffer/<run>.<iteration>.<sample>.parquet
 
 A killed process thus loses no measurement: the run that continues moves what it finds here into the lake. A query opens one
-file per iteration instead of one per placement (about 1 ms each).
+file per iteration instead of one per placement, and one per training that has ended (`merge`).
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from urllib.parse import quote
 
@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dreamshard.costs import CostSample
-from storage.filesystem import list_files, remove
+from storage.filesystem import AnyPath, list_files, remove
 from storage.lake import rows as records
 from storage.lake.lake import Lake
 from storage.lake.parquet_files import content_id, hive_folder, read_parquet_files, write_parquet, write_rows
@@ -67,9 +67,19 @@ def append_measurements(lake: Lake, prefix: str, measurements: pa.Table) -> None
         )
 
 
+def merge(lake: Lake, run_key: str) -> None:
+    """Make one file of those of a training's iterations, when it ends: a query opens every file."""
+    run = quote(run_key, safe="")
+    _move(lake, list_files(lake.root / "cost_samples", f"*/*/{run}.[0-9]*.parquet"), f"{run}.all")
+
+
 def _flush(lake: Lake, prefix: str) -> None:
-    """Move the samples of a run and iteration into the lake; an interrupted flush is completed by the next one."""
-    files = list_files(lake.root / FOLDER, f"{prefix}.*.parquet")
+    """Move the samples of a run and iteration into the lake."""
+    _move(lake, list_files(lake.root / FOLDER, f"{prefix}.*.parquet"), prefix)
+
+
+def _move(lake: Lake, files: Sequence[AnyPath], prefix: str) -> None:
+    """Append the rows of files, and remove the files; the next call completes an interrupted one."""
     if files:
         append_measurements(lake, prefix, pa.concat_tables(read_parquet_files(files)))
         remove(files)
