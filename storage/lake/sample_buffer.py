@@ -18,8 +18,14 @@ from storage.filesystem import AnyPath, list_files, remove
 from storage.lake import rows as records
 from storage.lake.lake import Lake
 from storage.lake.parquet_files import content_id, hive_folder, read_parquet_files, write_parquet, write_rows
+from storage.lake.schemas import datasets
 
 FOLDER = "sample_buffer"
+_ORDER = (
+    "measurement_id",
+    "overall_ms",
+    "round",
+)  # others slow a machine, never speed it up, so the least round counts
 
 
 @contextmanager
@@ -49,22 +55,28 @@ def collecting(
 
 
 def append_measurements(lake: Lake, prefix: str, measurements: pa.Table) -> None:
-    """Write measurements of one run and iteration, one row per device, as one file; skip samples that the lake has.
+    """Add measurements of one run and iteration, one row per device, to its file, without samples that it has.
 
     Args:
         prefix: run and iteration, with which the file's name begins.
     """
-    first = measurements.slice(0, 1).to_pylist()[0]
+    first, schema = measurements.slice(0, 1).to_pylist()[0], datasets()["cost_samples"]
     folder = hive_folder(lake.root / "cost_samples", testbed=first["testbed"], dataset_version=first["dataset_version"])
-    files = read_parquet_files(list_files(folder, f"{prefix}.*.parquet"))
-    known = [sample for table in files for sample in table.column("sample_id").to_pylist()]
-    is_known = pc.is_in(measurements.column("sample_id"), pa.array(known, pa.string()))
-    new = measurements.filter(pc.invert(is_known))
+    former = list_files(folder, f"{prefix}.*.parquet")
+    known = pa.concat_tables(
+        [schema.empty_table(), *(table.select(schema.names) for table in read_parquet_files(former))]
+    )
+    is_known = pc.is_in(measurements.column("sample_id"), known.column("sample_id").combine_chunks())
+    new = measurements.filter(pc.invert(is_known)).select(schema.names)
     if len(new):
-        name = content_id(sorted(set(new.column("sample_id").to_pylist())))
-        write_parquet(
-            folder / f"{prefix}.{name}.parquet", new.sort_by([("created_at", "ascending"), ("device", "ascending")])
-        )
+        rows = pa.concat_tables([known, new]).sort_by([(name, "ascending") for name in _ORDER])
+        # of each measurement the first
+        least = rows.group_by("measurement_id", use_threads=False).aggregate([("sample_id", "first")])
+        is_least = pc.is_in(rows.column("sample_id"), least.column("sample_id_first").combine_chunks())
+        rows = rows.set_column(schema.names.index("is_least"), "is_least", is_least)
+        target = folder / f"{prefix}.{content_id(sorted(set(rows.column('sample_id').to_pylist())))}.parquet"
+        write_parquet(target, rows.sort_by([("created_at", "ascending"), ("device", "ascending")]))
+        remove(file for file in former if file != target)
 
 
 def merge(lake: Lake, run_key: str) -> None:
