@@ -103,7 +103,7 @@ def compare_placers(store: Store, names: dict[str, Version | None], tasks: str, 
             contestants.of_entrants(store, names, spec, testbed.seed),
             testbed,
             reference=next(iter(names)),
-            trainings={key for v in versions for key in heldout.trainings_behind(v.training, v.made_of)},
+            fitted={v.training: v.made_of for v in versions},
             unseen_tables=len(unseen),
         )
     return key

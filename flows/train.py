@@ -210,7 +210,7 @@ def fit_cost_network(store: Store, key: str, iteration: int) -> Metrics:
     """
     state, known = checkpoints.load(store, key, "measured"), measured_samples(store, key)
     drawn = [proposal for i in range(1, iteration + 1) for proposal in checkpoints.proposals(store, key, i)]
-    earlier = trainings.earlier_samples(store, key)
+    earlier = trainings.earlier_samples(store, trainings.read(store, key))
     samples = [*earlier, *(known[proposal] for proposal in drawn)]
     fit = TRAINING_ALGORITHMS[state.config.algorithm].fit(state, samples)
     figures = {"cost_loss": fit.loss, "cost_heldout_mape": fit.heldout_mape}

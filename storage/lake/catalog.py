@@ -88,7 +88,7 @@ def _create_views(connection: duckdb.DuckDBPyConnection, root: AnyPath, *, are_l
         for name in datasets():
             rows, files = f"from empty.{name}", list_files(root / name, "**/*.parquet")
             if files and are_listed:
-                connection.execute(f"set variable {name} = ?", [[*map(str, files)]])
+                connection.execute(f"set variable {name} = ?", [[glob.escape(str(file)) for file in files]])
                 rows += f" union all by name from read_parquet(getvariable('{name}'), {_HIVE})"
             elif files:
                 folders = "*/" * (len(files[0].parent.parts) - len((root / name).parts))

@@ -135,7 +135,7 @@ def test_no_table_that_was_trained_on_is_ever_held_out(home: Home):
 
 
 def test_earlier_samples_are_fitted_with_their_own_tables(home: Home):
-    samples = trainings.earlier_samples(home.store, home.versions[1].training)
+    samples = trainings.earlier_samples(home.store, home.versions[1].made_of)
     measured = home.store.lake.read_cost_samples(run_key=home.versions[0].training)
     assert len(samples) == len(measured) >= 13, "fifteen draws, of which a few may be of one placement"
     rows = {name: int(n) for s in samples for name, n in zip(s.task.tables.names, s.task.tables.rows, strict=True)}
