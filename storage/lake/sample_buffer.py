@@ -62,19 +62,17 @@ def append_measurements(lake: Lake, prefix: str, measurements: pa.Table) -> None
     """
     first, schema = measurements.slice(0, 1).to_pylist()[0], datasets()["cost_samples"]
     folder = hive_folder(lake.root / "cost_samples", testbed=first["testbed"], dataset_version=first["dataset_version"])
-    former = list_files(folder, f"{prefix}.*.parquet")
-    known = pa.concat_tables(
-        [schema.empty_table(), *(table.select(schema.names) for table in read_parquet_files(former))]
-    )
-    is_known = pc.is_in(measurements.column("sample_id"), known.column("sample_id").combine_chunks())
-    new = measurements.filter(pc.invert(is_known)).select(schema.names)
-    if len(new):
-        rows = pa.concat_tables([known, new]).sort_by([(name, "ascending") for name in _ORDER])
+    former, rows = list_files(folder, f"{prefix}.*.parquet"), schema.empty_table()
+    for table in (*read_parquet_files(former), measurements):
+        is_known = pc.is_in(table.column("sample_id"), rows.column("sample_id").combine_chunks())
+        rows = pa.concat_tables([rows, table.filter(pc.invert(is_known)).select(schema.names)])
+    target = folder / f"{prefix}.{content_id(sorted(set(rows.column('sample_id').to_pylist())))}.parquet"
+    if former != [target]:
+        rows = rows.sort_by([(name, "ascending") for name in _ORDER])
         # of each measurement the first
         least = rows.group_by("measurement_id", use_threads=False).aggregate([("sample_id", "first")])
         is_least = pc.is_in(rows.column("sample_id"), least.column("sample_id_first").combine_chunks())
         rows = rows.set_column(schema.names.index("is_least"), "is_least", is_least)
-        target = folder / f"{prefix}.{content_id(sorted(set(rows.column('sample_id').to_pylist())))}.parquet"
         write_parquet(target, rows.sort_by([("created_at", "ascending"), ("device", "ascending")]))
         remove(file for file in former if file != target)
 
