@@ -40,7 +40,7 @@ def rows(quick: bool = False) -> Iterator[Row]:
         retrain_often(store, number)
         files = sum(1 for _ in Path(folder, "lake").rglob("*.parquet"))
         for name, question in {
-            "dreamshard models": lambda: registry.version_rows(store),
+            "dreamshard models": lambda: registry.version_rows(store, registry.versions(store)[:5]),
             "README's SQL": lambda: query(store, README),
             "mean costs by hardware": lambda: query(store, BY_HARDWARE),
             "writing the catalog": lambda: catalog.write_catalog(store),
