@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Annotated, Literal
 
 import torch
@@ -30,6 +31,9 @@ _REACH, _POINTS = 5.0, 101  # of the grid of the slowest device's time: standard
 
 SIMULATED = "simulated"
 """The testbed that computes costs without any device; the hardware that it states starts with this name."""
+
+MEASURING = "1"
+"""Version of `testbeds`; raise it with a change after which the same placement measures differently."""
 
 TRACED = "traced"
 """In place of a testbed, of samples from profiler traces of a running job, which may lack devices."""
@@ -55,9 +59,13 @@ def is_named(name: str, hardware: str) -> bool:
 
 
 @cache
-def library_versions() -> Mapping[str, str]:
-    """Versions of torch, of CUDA if torch is built for it, and of the installed build of fbgemm."""
-    versions = {"torch": str(torch.__version__), "cuda": str(torch.version.cuda or "")}
+def library_versions(driver: Path = Path("/sys/module/nvidia/version")) -> Mapping[str, str]:
+    """Versions of what a measurement depends on: torch, CUDA, NCCL, fbgemm, NVIDIA's driver, and this project's measuring."""
+    versions = {"torch": str(torch.__version__), "cuda": str(torch.version.cuda or ""), "measuring": MEASURING}
+    if torch.version.cuda:
+        versions["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
+    with suppress(OSError):  # there is no such driver
+        versions["driver"] = driver.read_text().strip()
     for package in ("fbgemm-gpu", "fbgemm-gpu-cpu"):
         with suppress(PackageNotFoundError):
             versions[package] = version(package)
@@ -129,7 +137,7 @@ class Measurement:
         repeats: timed passes of a round behind each median.
         clock: `thread_cpu`, `cuda_event`, `wall` or `model`; communication on the CPU is always `wall`.
         hardware: e.g. `Intel Xeon x2`; starts with `simulated` if computed.
-        versions: of libraries, by name.
+        versions: `library_versions` of then.
         round: number of this round among those of the same placement or all-to-all, from 0 (`testbeds.rounds`).
     """
 

@@ -32,7 +32,7 @@ from storage.mlflow_store import registry
 from storage.mlflow_store.registry import Version
 from storage.run_records import checkpoints, report_store, trainings
 from storage.run_records.report_store import CANDIDATE, CURRENT_PLAN
-from storage.run_records.trainings import TestbedReference
+from storage.run_records.trainings import TestbedReference, Training
 from storage.store import Store, open_store
 
 FEW_TASKS = 5
@@ -95,7 +95,7 @@ def evaluate_placers(store: Store, training: str, iteration: int, *, current: st
                 training=training,
                 caveat=heldout.bias_caveat(store, rival, drawn),
                 current=plan,
-                trainings=heldout.trainings_behind(training, made_of),
+                fitted={training: made_of},
                 iteration=iteration,
                 rival=uri,
             )
@@ -130,7 +130,7 @@ def measure_and_report(
     reference: str | None = None,
     training: str | None = None,
     current: Plan | None = None,
-    trainings: Collection[str] = (),
+    fitted: Mapping[str, Training] | None = None,
     caveat: str = "",
     **others: Any,
 ) -> None:
@@ -142,7 +142,7 @@ def measure_and_report(
         reference: placer that gains are reported over; by default the best heuristic.
         training: of the candidate; None in a comparison.
         current: the current plan of a fixed model, measured too.
-        trainings: keys of trainings whose placements are not held out, so predictions of them prove nothing.
+        fitted: trainings by key whose placements are not held out, so predictions of them prove nothing.
         caveat: reason to doubt the comparison.
         others: fields of the report.
 
@@ -180,7 +180,7 @@ def measure_and_report(
     if candidate:
         origins[candidate] = {"training": training, "iteration": others["iteration"]}
     lake.write_evaluation(rows, origins, key, dataset_version=dataset, testbed=testbed.kind, hardware=testbed.identity)
-    samples = [sample for training in trainings for sample in lake.read_cost_samples(training)]
+    samples = [sample for of in (fitted or {}).items() for sample in trainings.fitted_samples(store, *of)]
     report = make_report(
         rows,
         reference or best_baseline([row for row in rows if model in (None, row.task.name)]),

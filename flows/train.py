@@ -26,7 +26,7 @@ from flows.runtime.run_locks import training_lock
 from flows.runtime.tasks import report_progress, retried_task
 from flows.runtime.testbed_pool import answering, freeing_gpus, measure, shared_testbed
 from flows.stages import stage
-from storage.lake.sample_buffer import collecting
+from storage.lake.sample_buffer import collecting, merge
 from storage.mlflow_store import registry
 from storage.mlflow_store.runs import Run
 from storage.run_records import checkpoints, trainings
@@ -78,6 +78,7 @@ def train_placer(store: Store, run: Run, key: str) -> int:
                 improve_policy(store, key, iteration)
             figures = checkpoints.figures(store, key, iteration_name(iteration))
             run.log_metrics(figures, iteration)
+        merge(store.lake, key)
     return iterations
 
 
@@ -209,7 +210,7 @@ def fit_cost_network(store: Store, key: str, iteration: int) -> Metrics:
     """
     state, known = checkpoints.load(store, key, "measured"), measured_samples(store, key)
     drawn = [proposal for i in range(1, iteration + 1) for proposal in checkpoints.proposals(store, key, i)]
-    earlier = trainings.earlier_samples(store, key)
+    earlier = trainings.earlier_samples(store, trainings.read(store, key))
     samples = [*earlier, *(known[proposal] for proposal in drawn)]
     fit = TRAINING_ALGORITHMS[state.config.algorithm].fit(state, samples)
     figures = {"cost_loss": fit.loss, "cost_heldout_mape": fit.heldout_mape}

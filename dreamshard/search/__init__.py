@@ -11,6 +11,7 @@ baselines  heuristics
 """
 
 from dreamshard.search.placers import (
+    MOVES_PER_MS,
     PARTS,
     DreamShardPlacer,
     GreedyCostPlacer,
@@ -19,4 +20,12 @@ from dreamshard.search.placers import (
     part_of,
 )
 
-__all__ = ["PARTS", "DreamShardPlacer", "GreedyCostPlacer", "RooflinePlacer", "SearchingPlacer", "part_of"]
+__all__ = [
+    "MOVES_PER_MS",
+    "PARTS",
+    "DreamShardPlacer",
+    "GreedyCostPlacer",
+    "RooflinePlacer",
+    "SearchingPlacer",
+    "part_of",
+]

@@ -48,16 +48,16 @@ def models(
         details = registry.version_in_full(settings, version, model)
         terminal.print_json(details) if as_json else _show_version(details)
         return
-    rows = [entry for entry in registry.version_rows(settings) if model in ("", entry["model"])]
+    known = [each for each in registry.versions(settings) if not model or each.model == model]
+    shown = [each for n, each in enumerate(known) if every or as_json or each.aliases or n < SHOWN]
+    rows = registry.version_rows(settings, shown)
     if as_json:
         terminal.print_json(rows)
         return
     if not rows:
         terminal.say("no versions yet; `dreamshard run` trains the first")
         return
-    newest = [entry["reference"] for entry in rows[:SHOWN]]
-    shown = [entry for entry in rows if every or entry["aliases"] or entry["reference"] in newest]
-    columns = {in_words(entry["reference"]): entry for entry in reversed(shown)}
+    columns = {in_words(entry["reference"]): entry for entry in reversed(rows)}
     names = ["standing", *(name for name in datasets()["versions"].names if name not in NOT_SHOWN)]
     table = [{"": name} | {head: entry[name] or None for head, entry in columns.items()} for name in names]
     terminal.print_table([row for row in table if any(value is not None for value in list(row.values())[1:])])
@@ -65,8 +65,8 @@ def models(
         terminal.say(f"{head}: {entry['reason']}")
     if len(shown) > 1:
         terminal.say(_COMPARABLE)
-    if len(shown) < len(rows):
-        terminal.say(f"{len(rows) - len(shown)} older versions: --all")
+    if len(shown) < len(known):
+        terminal.say(f"{len(known) - len(shown)} older versions: --all")
 
 
 def _show_version(version: dict[str, Any]) -> None:

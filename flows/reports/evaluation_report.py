@@ -6,14 +6,14 @@ The terminal, Prefect's artifacts and MLflow show the same table and page.
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from statistics import median
+from itertools import compress
+from statistics import fmean, median
 from typing import Any
 
 from dreamshard.evaluation import (
     EvaluationRow,
     Over,
     PairedComparison,
-    mean_overall_ms,
     paired_comparison,
     placement_identity,
     prediction_figures,
@@ -24,9 +24,12 @@ from dreamshard.testbeds.rounds import Steadiness
 from flows.reports.pages import markdown_table
 from flows.rules.promotion import gain_text
 from storage.run_records.checkpoints import Metrics
-from storage.run_records.report_store import EvaluationReport, PlacerFigures
+from storage.run_records.report_store import CANDIDATE, EvaluationReport, PlacerFigures
 
 Table = list[dict[str, Any]]
+
+MISPREDICTED = 0.05
+"""Relative error of a predicted cost above which a fixed model's next training learns the placement too."""
 
 
 def make_report(
@@ -47,40 +50,49 @@ def make_report(
         model: name of the task of a fixed model, which costs are of; the other tasks are its variants.
         others: fields of the report besides the figures.
     """
-    main = [row for row in rows if model in (None, row.task.name)]
-    unseen = [row for row in rows if row.placement and placement_identity(row.task, row.placement) not in known]
-    names = list(dict.fromkeys(row.placer for row in main))
+    placed = [(row, row.placement) for row in rows if row.placement]
+    names = list(dict.fromkeys(row.placer for row in rows if model in (None, row.task.name)))
     over: Over = "tasks" if model is None else "variants"
-    figures = [_figures(name, main, unseen, predictors.get(name)) for name in names]
+    priced = {
+        name: [replace(row, predicted_ms=float(placer.predict(row.task, plan).overall_ms())) for row, plan in placed]
+        for name, placer in predictors.items()
+    }
+    identities = [placement_identity(row.task, plan) for row, plan in placed]
+    is_unseen = [identity not in known for identity in identities]
+    errors = {name: _finite(prediction_figures([*compress(of, is_unseen)])[0]) for name, of in priced.items()}
+    figures = [_figures(name, rows, model, priced, errors.get(name)) for name in names]
+    own = zip(priced.get(others.get("candidate", CANDIDATE), ()) if model else (), identities, strict=False)
     return EvaluationReport(
         reference=reference,
         placers=tuple(sorted(figures, key=lambda line: -math.inf if line.overall_ms is None else -line.overall_ms)),
         gains={a: {b: paired_comparison(rows, a, b, over) for b in names if b != a} for a in names},
         task_names=tuple(dict.fromkeys(row.task.name for row in rows)),
         model=model,
-        heldout_placements=len({(row.task.name, row.placement) for row in unseen}),
+        heldout_placements=len({(row.task.name, plan) for row, plan in compress(placed, is_unseen)}),
+        mispredicted=tuple({i: 0 for row, i in own if abs(row.predicted_ms / row.overall_ms - 1) > MISPREDICTED}),
         **others,
     )
 
 
 def _figures(
-    name: str, rows: Sequence[EvaluationRow], heldout: Sequence[EvaluationRow], predictor: DreamShardPlacer | None
+    name: str,
+    rows: Sequence[EvaluationRow],
+    model: str | None,
+    priced: Mapping[str, Sequence[EvaluationRow]],
+    error: float | None,
 ) -> PlacerFigures:
-    ours = [row for row in rows if row.placer == name]
-    mape = None
-    if predictor is not None:
-        predicted = [
-            replace(row, predicted_ms=float(predictor.predict(row.task, row.placement).overall_ms()))
-            for row in heldout
-            if row.placement
-        ]
-        mape = _finite(prediction_figures(predicted)[0])
+    def of_placer(every: Sequence[EvaluationRow]) -> list[EvaluationRow]:
+        return [row for row in every if row.placer == name and model in (None, row.task.name)]
+
+    ours = of_placer(rows)
     return PlacerFigures(
         placer=name,
-        overall_ms=_finite(mean_overall_ms(rows, name)),
-        predicted_ms=_finite(sum(row.predicted_ms for row in ours) / len(ours)),
+        overall_ms=_finite(fmean(row.overall_ms for row in ours)),
+        predicted_ms={
+            by: fmean(row.predicted_ms for row in own) for by, of in priced.items() if (own := of_placer(of))
+        },
         place_ms=median(row.place_ms for row in ours),
-        predicted_mape=mape,
+        predicted_mape=error,
         is_split=any(
             row.placement and Shards.of(row.task, row.placement).tables.first_column is not None for row in ours
         ),
@@ -97,14 +109,12 @@ def outcome(report: EvaluationReport) -> dict[str, Any]:
 
 
 def title(report: EvaluationReport) -> str:
-    """Captions of a report: its tables, the basis of its intervals, and the predicting network."""
-    predict = sorted(report.predictors, key=lambda name: name != report.candidate)
-    by = f"; all predicted by {predict[0]}" if report.training is not None and predict else ""
+    """Captions of a report: its tables, and the basis of its intervals."""
     on = report.measured_on
     if report.model is None:
-        return f"Held-out tasks on {on}; 95 % intervals, paired by task{by}"
+        return f"Held-out tasks on {on}; 95 % intervals, paired by task"
     variants = len(report.task_names) - 1
-    return f"This model on {on}; savings with 95 % intervals over it and {variants} variants that lack some tables{by}"
+    return f"This model on {on}; savings with 95 % intervals over it and {variants} variants that lack some tables"
 
 
 def placers_table(report: EvaluationReport) -> Table:
@@ -117,7 +127,8 @@ def placers_table(report: EvaluationReport) -> Table:
             "measured ms": "did not fit" if line.overall_ms is None else f"{line.overall_ms:.3f}",
             f"{first} saves": gain_text(report.gain(first, line.placer)),
         }
-        row["predicted ms"] = "-" if line.predicted_ms is None else f"{line.predicted_ms:.3f}"
+        for name in report.predictors:
+            row[f"predicted by {name}"] = f"{line.predicted_ms[name]:.3f}" if name in line.predicted_ms else "-"
         if report.training is None:
             row["prediction error"] = "-" if line.predicted_mape is None else f"{line.predicted_mape:.1%}"
         split = "split" if line.is_split else "whole"
@@ -193,14 +204,26 @@ def heldout_sentence(report: EvaluationReport) -> str:
 
 def prediction_sentence(report: EvaluationReport) -> str:
     """How well the candidate, or each compared version, predicts placements that it was not trained on."""
+    doubts = disagreements(report)
     if report.training is None:
-        return "Prediction errors are of a version's own cost network on all placements measured here."
+        return f"Prediction errors are of a version's own cost network on all placements measured here.{doubts}"
     error = report.placer(report.candidate).predicted_mape
     if error is None:
         return f"No prediction error: {report.candidate} predicts no cost of a step, or no placement here was held out."
     machine = steadiness_words(report.steadiness, report.level)
     also = f"; {machine}" if machine and machine not in report.caveat else ""
-    return f"Prediction error: {error:.1%} on {report.heldout_placements} placements that were not trained on{also}."
+    unseen = f"{report.heldout_placements} placements that were not trained on"
+    return f"Prediction error: {error:.1%} on {unseen}{also}.{doubts}"
+
+
+def disagreements(report: EvaluationReport) -> str:
+    """Says of which placements the cost networks disagree most, if by more than `MISPREDICTED`; else empty."""
+    lines = [line for line in report.placers if len(line.predicted_ms) > 1]
+    most = max(lines, key=lambda line: max(line.predicted_ms.values()) / min(line.predicted_ms.values()), default=None)
+    if most is None or max(most.predicted_ms.values()) <= (1 + MISPREDICTED) * min(most.predicted_ms.values()):
+        return ""
+    prices = ", ".join(f"{cost:.3f} ms by {name}" for name, cost in most.predicted_ms.items())
+    return f" The cost networks disagree most on placements of {most.placer}: {prices}."
 
 
 def _link(name: str, address: str) -> str:

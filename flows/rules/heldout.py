@@ -11,7 +11,7 @@ from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
 from flows.rules.fixed_model import is_fixed_model
 from storage.mlflow_store.registry import Version
-from storage.run_records.trainings import Topology, Training
+from storage.run_records.trainings import Topology
 from storage.store import Store
 
 _FEWEST_TABLES = 2
@@ -48,11 +48,6 @@ def bias_caveat(store: Store, version: Version | None, tasks: Sequence[Placement
         if seen
         else ""
     )
-
-
-def trainings_behind(key: str, training: Training) -> set[str]:
-    """A training and those whose cost samples it was fitted to as well: their placements are not held out."""
-    return {key, *(training.warm.trainings if training.warm else ())}
 
 
 def setting_of(store: Store, versions: Sequence[Version]) -> tuple[Recipe, str, str]:

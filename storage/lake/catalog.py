@@ -8,6 +8,7 @@ hold remote addresses (`s3://...`). To open that file from Python, call
 secret, for S3).
 """
 
+import glob
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,14 +29,14 @@ _CONFIG: dict[str, Any] = {
     "autoinstall_known_extensions": False,
     "python_enable_replacements": False,  # names of views never mean variables of this program
 }
-_HIVE = "hive_partitioning = true, hive_types_autocast = false, union_by_name = true"
+_HIVE = "hive_partitioning = true, hive_types_autocast = false"  # `union_by_name` would open every file for each view
 
 
 def connect(settings: Settings) -> duckdb.DuckDBPyConnection:
     """An in-memory database with the views, which the caller closes; a view without files is empty."""
     connection = duckdb.connect(config=_CONFIG)
     connection.execute("set enable_progress_bar = false")  # shown after two seconds, amid a JSON answer too
-    _create_views(connection, settings.lake_root)
+    _create_views(connection, settings.lake_root, are_listed=True)
     return connection
 
 
@@ -74,17 +75,25 @@ def _reason(error: duckdb.Error) -> str:
     return str(error).split("\n\n")[0].strip().replace("\n", " ")
 
 
-def _create_views(connection: duckdb.DuckDBPyConnection, root: AnyPath) -> None:
-    """Create all views over the lake in `root`: of its files, and of an empty table with the columns of each dataset."""
+def _create_views(connection: duckdb.DuckDBPyConnection, root: AnyPath, *, are_listed: bool = False) -> None:
+    """Create all views over the lake in `root`: of its files, and of an empty table with the columns of each dataset.
+
+    Args:
+        are_listed: the views are of the files that there are now, so that not each view that reads them lists them again.
+    """
     if not isinstance(root, Path):
         connection.register_filesystem(root.fs)
     try:
         connection.execute(f"{DECLARED}; create schema lake")
         for name in datasets():
-            rows = f"from empty.{name}"
-            if list_files(root / name, "**/*.parquet"):
-                files = f"{root / name}/**/*.parquet".replace("'", "''")
-                rows += f" union all by name from read_parquet('{files}', {_HIVE})"
+            rows, files = f"from empty.{name}", list_files(root / name, "**/*.parquet")
+            if files and are_listed:
+                connection.execute(f"set variable {name} = ?", [[glob.escape(str(file)) for file in files]])
+                rows += f" union all by name from read_parquet(getvariable('{name}'), {_HIVE})"
+            elif files:
+                folders = "*/" * (len(files[0].parent.parts) - len((root / name).parts))
+                pattern = f"{glob.escape(str(root / name))}/{folders}*.parquet".replace("'", "''")
+                rows += f" union all by name from read_parquet('{pattern}', {_HIVE})"
             connection.execute(f"create view lake.{name} as {rows}")
         connection.execute(_DEFINED)
     except duckdb.Error as error:

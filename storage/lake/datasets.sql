@@ -66,6 +66,7 @@ create table empty.cost_samples (
     round integer,                       -- from 0
     repeat integer,                      -- of the same placement, from 0
     is_reference boolean,                -- of the placement that shows how steady the machine is
+    is_least boolean,                    -- of the least disturbed round of its measurement
     run_key varchar,                     -- a training or an evaluation
     iteration integer,                   -- of the training, from 1; 0 if an evaluation measured it
     dataset_version varchar, testbed varchar, hardware varchar, task varchar,

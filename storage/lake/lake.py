@@ -5,7 +5,8 @@
     tables/_newest.<model>.json                                        the dataset of a model that was ingested last
     halves/<task set>.json                                             which tables were trained on, which held out
     tasks/dataset_version=.../split=.../<task set>.parquet             one row per task
-    cost_samples/testbed=.../dataset_version=.../<run>.<iteration>.<content>.parquet      one row per device
+    cost_samples/testbed=.../dataset_version=.../<run>.<iteration>.<content>.parquet      one row per device; iteration
+                                                                       `all` once the training has ended
     sample_buffer/...                                                  samples of an unfinished iteration
     exchange_samples/links=.../<content>.parquet                       one row per all-to-all measured alone
     evaluations/testbed=.../dataset_version=.../<run>.parquet          one row per placer and task

@@ -6,12 +6,12 @@ create view tables as from lake.tables;
 
 create view tasks as from lake.tasks;
 
--- The row of device 0 carries the whole sample. Others slow a machine, never speed it up, so the least round counts.
+-- The row of device 0 carries the whole sample.
 create view rounds as
 select * exclude (
     device, forward_compute_ms, forward_comm_ms, backward_comm_ms, backward_compute_ms, device_ms, memory_bytes, num_tables,
     sum_dim, single_table, shard_tables
-), row_number() over (partition by measurement_id order by overall_ms nulls last, round) = 1 as is_least
+)
 from lake.cost_samples where device = 0;
 
 create view cost_samples as select * exclude (is_least, is_reference) from rounds where is_least and not is_reference;
@@ -19,9 +19,10 @@ create view cost_samples as select * exclude (is_least, is_reference) from round
 create view device_costs as
 select * exclude (
     clock, batch_size, precision, optimizer, num_devices, devices_per_host, capacity_bytes, overall_ms, repeats, round, repeat,
-    is_reference, infeasible_device, asked_bytes, free_bytes, table_names, table_columns, placement, versions, created_at
+    is_reference, is_least, infeasible_device, asked_bytes, free_bytes, table_names, table_columns, placement, versions,
+    created_at
 )
-from lake.cost_samples where (sample_id, run_key) in (select (sample_id, run_key) from cost_samples);
+from lake.cost_samples where is_least and not is_reference;
 
 create view exchange_samples as
 from lake.exchange_samples
@@ -72,27 +73,25 @@ from evaluations;
 -- Measured comes after estimated in the alphabet. Current datasets are those that the models' champions were trained on,
 -- else the newest.
 create view table_costs as
-with described as (
-    select distinct dataset_version, name, lookups_file from tables
+with known as materialized (
+    select dataset_version, name, rows, dim, pooling_factor, lookups_file, created_at from tables
 ), current as (
     select coalesce(
         (select list(dataset_version) from versions where is_default and contains(aliases, 'champion')
-            and dataset_version in (select dataset_version from tables)),
-        (select [arg_max(dataset_version, created_at)] from tables)
+            and dataset_version in (select dataset_version from known)),
+        (select [arg_max(dataset_version, created_at)] from known)
     ) as datasets
 ), newest as (
-    select tables.*, contains(current.datasets, tables.dataset_version) as is_current from tables, current
+    select known.*, contains(current.datasets, known.dataset_version) as is_current from known, current
     qualify row_number() over (
-        partition by if(is_current, dataset_version, null), name order by created_at desc, tables.dataset_version
+        partition by if(is_current, dataset_version, null), name order by created_at desc, known.dataset_version
     ) = 1
 ), alone as (
-    select described.lookups_file, measured.testbed, measured.hardware, samples.precision, samples.optimizer,
-        samples.batch_size, measured.forward_compute_ms, measured.backward_compute_ms
-    from device_costs as measured
-    join cost_samples as samples using (sample_id, run_key, iteration)
-    join described on described.name = measured.single_table
-        and described.dataset_version = measured.dataset_version
-    where measured.forward_compute_ms is not null
+    select known.lookups_file, measured.testbed, measured.hardware, measured.precision, measured.optimizer,
+        measured.batch_size, measured.forward_compute_ms, measured.backward_compute_ms
+    from lake.cost_samples as measured
+    join known on known.name = measured.single_table and known.dataset_version = measured.dataset_version
+    where is_least and not is_reference and single_table is not null and measured.forward_compute_ms is not null
 ), measured as (
     select lookups_file, any_value(testbed) as testbed, hardware, precision, optimizer, batch_size,
         median(forward_compute_ms) as forward_compute_ms, median(backward_compute_ms) as backward_compute_ms,

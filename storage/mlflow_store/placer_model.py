@@ -77,6 +77,51 @@ class PlacementRequest(BaseModel, extra="forbid"):
     budget_ms: float | None = Field(None, ge=0, le=30_000, allow_inf_nan=False)
 
 
+class Setting(BaseModel):
+    """The setting that costs were measured in, as `dreamshard.costs.MeasuredOn`."""
+
+    precision: str
+    optimizer: str
+    batch_size: int
+    testbed: str
+    hardware: str
+    num_devices: int
+    devices_per_host: int | None = None
+    versions: dict[str, str]
+
+
+class PlacedTable(BaseModel):
+    """How a table is sharded, as `dreamshard.plan.PlannedTable`."""
+
+    sharding_type: str
+    columns: list[list[int]]
+    where: list[int]
+    cached_share: float | None = None
+    rows: int
+    dim: int
+
+
+class Costs(BaseModel):
+    """Predicted cost, as `dreamshard.plan.Predicted`."""
+
+    overall_ms: float | None = None
+    devices: list[dict[str, float]]
+
+
+class PlacedTables(BaseModel):
+    """A plan, as `dreamshard.plan.Plan`, in types that MLflow knows."""
+
+    num_devices: int
+    devices_per_host: int | None = None
+    placer: str
+    predicted: Costs
+    costs_of: Setting | None = None
+    differs_in: list[str]
+    warning: str
+    tables: dict[str, PlacedTable]
+    not_measured: list[str]
+
+
 class PlacerModel(PythonModel):
     """A trained placer behind MLflow's one method."""
 
@@ -88,8 +133,8 @@ class PlacerModel(PythonModel):
 
     def predict(  # type: ignore[override]  # MLflow lets it leave out the context
         self, model_input: list[PlacementRequest], params: dict[str, Any] | None = None
-    ) -> list[dict[str, Any]]:
-        """Place the tables of each request; returns a plan for each, as the JSON of `dreamshard.plan.Plan`.
+    ) -> list[PlacedTables]:
+        """Place the tables of each request; returns a plan for each.
 
         Raises:
             MlflowException: a table is wrong or no placement fits; the server answers 400.
@@ -115,14 +160,14 @@ class PlacerModel(PythonModel):
             request.batch_size,
         )
 
-    def _plan(self, task: PlacementTask, request: PlacementRequest) -> dict[str, Any]:
+    def _plan(self, task: PlacementTask, request: PlacementRequest) -> PlacedTables:
         placer = self.placer
         if isinstance(placer, DreamShardPlacer):
             placement = placer.place(task, request.budget_ms)
             plan = make_plan(task, placement, placer.name, placer, hardware=request.hardware)
         else:  # AutoShard, which does not search, and predicts compute only
             plan = make_plan(task, placer.place(task), placer.name)
-        return plan.model_dump(mode="json")
+        return PlacedTables.model_validate(plan.model_dump(mode="json"))
 
 
 set_model(PlacerModel())

@@ -1,7 +1,6 @@
 """Registers a trained placer as a version in MLflow: its files, what it was made of, and its metrics."""
 
 import importlib.metadata
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -63,7 +62,7 @@ def register_placer(
     name, experiment = made_of.registered_model, runs.experiment_id(settings)
     called = f"{made_of.model}-{made_of.topology.label}"  # MLflow allows no dots here
     model = mlflow.initialize_logged_model(called, source_run_id=run.id, experiment_id=experiment)
-    with TemporaryDirectory() as scratch, warnings.catch_warnings(action="ignore"):  # that a plan is of type Any
+    with TemporaryDirectory() as scratch:
         artifacts = {"placer": f"{scratch}/placer"}
         save_placer(placer, Path(artifacts["placer"]))
         if pool is not None:

@@ -28,15 +28,15 @@ class PlacerFigures:
 
     Attributes:
         overall_ms: mean measured cost; None where a placement did not fit.
-        predicted_ms: mean predicted cost; None if nothing predicts costs of steps.
-        place_ms: median time to find a placement; the first run compiles.
+        predicted_ms: mean cost of its placements by the cost network of each placer that has one.
+        place_ms: median time to find a placement, of versions until their search stalls; the first run compiles.
         predicted_mape: mean relative error of this placer's own cost network over all rows; None without one.
         is_split: whether it split a table in any task.
     """
 
     placer: str
     overall_ms: float | None
-    predicted_ms: float | None
+    predicted_ms: Mapping[str, float]
     place_ms: float
     predicted_mape: float | None = None
     is_split: bool = False
@@ -66,6 +66,8 @@ class EvaluationReport:
         caveat: reason to doubt the comparison; empty if there is none.
         candidate: the placer of the training, by its algorithm.
         level: cost of the reference placement over its cost in the training; None in a comparison.
+        mispredicted: identities of a fixed model's placements that the candidate's network mispredicted; the training
+            that continues from it learns them.
     """
 
     key: str
@@ -87,11 +89,12 @@ class EvaluationReport:
     caveat: str = ""
     candidate: str = CANDIDATE
     level: float | None = None
+    mispredicted: tuple[str, ...] = ()
 
     @property
     def predictors(self) -> list[str]:
-        """Placers that predict costs of steps; AutoShard predicts compute only."""
-        return [line.placer for line in self.placers if line.predicted_mape is not None]
+        """Placers that predict costs of steps, the candidate first; AutoShard predicts compute only."""
+        return [*self.placers[0].predicted_ms]
 
     def placer(self, name: str) -> PlacerFigures:
         """Figures of one placer."""

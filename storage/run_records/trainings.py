@@ -11,10 +11,12 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from dreamshard.costs import SIMULATED, CostSample, is_simulated, library_versions
+from dreamshard.evaluation import placement_identity
 from dreamshard.hardware.accelerator import preset_of
 from dreamshard.recipes import MeasureConfig, Recipe
 from dreamshard.training import TrainingConfig
 from storage.filesystem import write_text
+from storage.run_records import report_store
 from storage.store import Store
 from storage.version_names import in_words, number_of
 
@@ -237,15 +239,25 @@ def read(store: Store, key: str) -> Training:
     return Training.from_json((store.checkpoints / key / RECORD).read_bytes())
 
 
-def earlier_samples(store: Store, key: str) -> list[CostSample]:
+def earlier_samples(store: Store, training: Training) -> list[CostSample]:
     """Samples measured for the placer that a training starts from and its predecessors; it is fitted to them too.
 
-    Tables that have changed since are in the samples as they were measured, which stays true for a table of that size and
-    use. Samples of other versions of torch or fbgemm are left out.
+    With what evaluations of these measured and their networks mispredicted, of a fixed model: tables of a pool's
+    evaluations stay held out. Tables that have changed since are in the samples as they were measured, which stays true for
+    a table of that size and use. Samples of other library versions are left out.
     """
-    now, warm = library_versions(), read(store, key).warm
-    samples = [sample for key in (warm.trainings if warm else ()) for sample in store.lake.read_cost_samples(key)]
+    now, samples = library_versions(), list[CostSample]()
+    for key in training.warm.trainings if training.warm else ():
+        samples += store.lake.read_cost_samples(key)
+        if report := report_store.newest(store, key):
+            evaluated = store.lake.read_cost_samples(report.key) if report.mispredicted else []
+            samples += [s for s in evaluated if placement_identity(s.task, s.placement) in report.mispredicted]
     return [sample for sample in samples if sample.versions.items() <= now.items()]
+
+
+def fitted_samples(store: Store, key: str, training: Training) -> list[CostSample]:
+    """All samples that a training was fitted to: no placement of these is held out."""
+    return [*store.lake.read_cost_samples(key), *earlier_samples(store, training)]
 
 
 def effort_sentence(store: Store, key: str) -> str:
@@ -253,7 +265,7 @@ def effort_sentence(store: Store, key: str) -> str:
     training, made = read(store, key), len(store.lake.read_cost_samples(key))
     if training.warm is None:
         return f"from scratch: {made} measurements"
-    reused, saved = len(earlier_samples(store, key)), max(0, training.recipe.training.measurements - made)
+    reused, saved = len(earlier_samples(store, training)), max(0, training.recipe.training.measurements - made)
     return (
         f"warm from {in_words(training.warm.version)}: {reused} cost samples re-used, {saved} of {saved + made} "
         "measurements saved"

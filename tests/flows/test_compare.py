@@ -1,5 +1,6 @@
 import json
 import math
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -8,11 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from dreamshard.costs import MeasuredOn
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
 from dreamshard.training import TrainingConfig
 from dreamshard.workloads.task_sampling import EMPTY_SPLIT, split_tables
 from flows import drawing
+from flows.compare import upgrade_sentence
 from flows.reports.pages import html_page
 from flows.rules import heldout
 from storage.mlflow_store import registration, registry, runs
@@ -20,9 +23,11 @@ from storage.mlflow_store.registry import set_alias
 from storage.settings import Settings
 from storage.store import Store, open_store
 from tests.flows.commands import failed_with, files
+from tests.helpers.lake import append_samples
+from tests.helpers.samples import make_sample
 from tests.helpers.tables import tables_of
 from tests.helpers.trained import make_placer, start_training
-from tests.helpers.versions import training_of
+from tests.helpers.versions import training_of, version_of
 
 ONE, TWO = (f"models:/dreamshard.by-hand.a-machine-x2/{number}" for number in (1, 2))
 
@@ -156,6 +161,26 @@ def test_promote_changes_the_champion_and_previous_undoes_it(home, store, compar
     assert [registry.find(store, alias).uri for alias in ("champion", "previous")] == [TWO, ONE]
     assert shared_dreamshard("promote", "previous", home=home).returncode == 0
     assert "roll back" not in shared_dreamshard("promote", "1", home=home).stdout
+
+
+def test_an_upgrade_shows_what_it_changed_for_the_same_placements(store):
+    pool, setting = pool_of(8), {"precision": "fp32", "optimizer": "sgd", "batch_size": 512, "num_devices": 2}
+    dataset, task = store.lake.write_dataset(pool, "upgrade"), PlacementTask(pool, 2, 2**30)
+    versions = []
+    for number, (torch_version, ms) in enumerate({"2.12": 2.0, "2.13": 1.5}.items(), start=1):
+        samples = [make_sample(task, [n % 2, n // 2 % 2, n // 4, *[1] * 5], ms=ms * (1 + n)) for n in range(6)]
+        append_samples(store.lake, samples[number - 1 :], f"upgrade-{number}", 1, dataset)
+        measured = MeasuredOn(
+            testbed="cluster", hardware="h", versions={"torch": torch_version, "cuda": "13"}, **setting
+        )
+        tags = {"training": f"upgrade-{number}", registry.MEASURED_ON: measured.model_dump_json()}
+        versions.append(version_of(f"models:/m/{number}", **tags))
+    said = upgrade_sentence(store, *versions)
+    assert "(torch 2.12 to 2.13)" in said
+    assert re.search(r"saves \+25\.0 % \(.*\) of the cost of the same 5 placements", said), said
+    assert upgrade_sentence(store, versions[0], versions[0]) == ""
+    other = replace(versions[1], tags=versions[1].tags | {"training": "none"})
+    assert "run --full" in upgrade_sentence(store, versions[0], other)
 
 
 def test_a_page_interprets_no_html_of_what_it_reports():

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from prefect.logging import disable_run_logger
 
+from dreamshard.costs import library_versions
 from dreamshard.recipes import Recipe
 from dreamshard.tables import concatenate
 from dreamshard.training.config import Algorithm
@@ -135,7 +136,7 @@ def test_no_table_that_was_trained_on_is_ever_held_out(home: Home):
 
 
 def test_earlier_samples_are_fitted_with_their_own_tables(home: Home):
-    samples = trainings.earlier_samples(home.store, home.versions[1].training)
+    samples = trainings.earlier_samples(home.store, home.versions[1].made_of)
     measured = home.store.lake.read_cost_samples(run_key=home.versions[0].training)
     assert len(samples) == len(measured) >= 13, "fifteen draws, of which a few may be of one placement"
     rows = {name: int(n) for s in samples for name, n in zip(s.task.tables.names, s.task.tables.rows, strict=True)}
@@ -179,6 +180,9 @@ def test_an_upgraded_library_measures_again(home: Home, monkeypatch: pytest.Monk
         assert stages.prepare.fn(home.store, home.config(), dataset, 0, full=True) == before
         monkeypatch.setattr(stages, "library_versions", lambda: {"torch": "9.9"})
         assert stages.prepare.fn(home.store, home.config(), dataset, 0, full=True) != before
+    (home.path / "driver").write_text("570.86\n")
+    assert library_versions(home.path / "driver")["driver"] == "570.86"
+    assert "driver" not in library_versions(home.path / "absent")
 
 
 def test_a_lost_split_is_an_error_except_in_a_full_training(home: Home):

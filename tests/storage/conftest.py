@@ -23,7 +23,7 @@ from tests.helpers.trained import make_placer, start_training
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Store:
-    return open_store(Settings.from_environment({"DREAMSHARD_HOME": str(tmp_path / "home of o'neil")}))
+    return open_store(Settings.from_environment({"DREAMSHARD_HOME": str(tmp_path / "home [of] o'neil")}))
 
 
 @pytest.fixture

@@ -5,10 +5,10 @@ import pytest
 import torch
 
 from dreamshard.costs import DeviceCosts
-from dreamshard.evaluation import EvaluationRow
+from dreamshard.evaluation import EvaluationRow, placement_identity
 from dreamshard.placement import Placement, TableSharding
 from dreamshard.tasks import PlacementTask
-from flows.reports.evaluation_report import make_report, placers_table
+from flows.reports.evaluation_report import make_report, placers_table, prediction_sentence
 from tests.helpers.samples import MEASURED, four_tables
 from tests.helpers.tables import with_table
 
@@ -45,7 +45,7 @@ def test_a_report_has_figures_of_every_placer_and_all_gains():
     report = report_of()
     assert [line.placer for line in report.placers] == ["random", "size_greedy", "dim_greedy", "dreamshard"]
     rule = report.placer("dim_greedy")
-    assert (rule.overall_ms, rule.predicted_ms, rule.place_ms, rule.predicted_mape) == (15, 15, 3, None)
+    assert (rule.overall_ms, rule.predicted_ms, rule.place_ms, rule.predicted_mape) == (15, {}, 3, None)
     assert report.gain("dim_greedy", "dim_greedy") is None
     assert report.gains["dreamshard"]["dim_greedy"].mean_gain == pytest.approx(0.1)
     assert report.gains["dreamshard"]["random"].mean_gain == pytest.approx(1 - (0.45 * 0.6) ** 0.5)
@@ -57,6 +57,31 @@ def test_a_report_has_figures_of_every_placer_and_all_gains():
     assert "dim_greedy saves" in placers_table(report_of(subject=SUBJECT | {"training": None}))[0], (
         "the first of a comparison"
     )
+
+
+class Priced:
+    """A cost network that predicts one cost for all placements."""
+
+    def __init__(self, cost_ms: float):
+        self.cost_ms = cost_ms
+
+    def predict(self, task, placement):
+        return DeviceCosts(torch.full((2, 4), self.cost_ms / 4))
+
+
+def test_every_plan_is_priced_by_every_network_and_errors_are_learned():
+    by = {"dreamshard": Priced(18.5), "champion 1": Priced(20.0)}
+    rows = [*ROWS, *(row("champion 1", task, ms) for task, ms in (("a", 18.0), ("b", 19.0)))]
+    report = make_report(rows, "dim_greedy", by, model="b", **SUBJECT)
+    assert report.placer("random").predicted_ms == {"dreamshard": 18.5, "champion 1": 20.0}
+    assert {"predicted by dreamshard", "predicted by champion 1"} <= placers_table(report)[0].keys()
+    said = prediction_sentence(report)
+    assert "disagree most on placements of random: 18.500 ms by dreamshard, 20.000 ms by champion 1." in said
+    (learned,) = report.mispredicted
+    assert learned == placement_identity(rows[0].task, rows[0].placement)
+    assert make_report(rows, "dim_greedy", by, **SUBJECT).mispredicted == (), "tables of a pool stay held out"
+    alike = make_report(ROWS, "dim_greedy", {"dreamshard": Priced(18.5), "champion 1": Priced(18.6)}, **SUBJECT)
+    assert "disagree" not in prediction_sentence(alike)
 
 
 def test_a_placer_that_did_not_fit_comes_first_without_a_mean():

@@ -31,6 +31,14 @@ def test_torchrecs_planner_meets_every_candidate():
         assert [*of_training(whole).placers][-2:] == [WHOLE, whole.name]
 
 
+def test_a_versions_search_goes_on_until_it_stalls():
+    placer, (task, *_) = learnt_placer(), tiny_tasks()
+    stalled = of_training(placer).placers[CANDIDATE].place(task)
+    costs = [float(placer.predict(task, found).overall_ms()) for found in (stalled, placer.place(task))]
+    assert costs[0] <= costs[1]
+    assert of_training(replace(placer, budget_ms=1.0)).placers[CANDIDATE].place(task) == placer.place(task, 1.0)
+
+
 def test_torchrecs_columns_skip_large_tasks_with_a_note():
     pytest.importorskip("torchrec")
     contestants = of_training(learnt_placer(), [roomy_task(tables_of_dims([4] * (MOST_IN_COLUMNS + 1)), 2)])
@@ -66,6 +74,6 @@ def test_a_placer_without_predicted_costs_is_refused(monkeypatch, name):
 def test_the_policy_of_a_version_can_be_compared_with_its_search(monkeypatch):
     placers = compared(monkeypatch, learnt_placer(), "dreamshard_policy", "cost_greedy").placers
     assert list(placers) == ["version 1", "dreamshard_policy", "cost_greedy"]
-    assert (placers["version 1"].inference, placers["dreamshard_policy"].inference) == ("search", "policy")
+    assert (placers["version 1"].placer.inference, placers["dreamshard_policy"].inference) == ("search", "policy")
     assert placers["dreamshard_policy"].policy is placers["version 1"].policy
     assert placers["dreamshard_policy"].place(tiny_tasks()[0]).is_whole

@@ -1,3 +1,4 @@
+import glob
 import math
 from pathlib import Path
 
@@ -103,12 +104,13 @@ def assert_opens_everywhere(folder: Path) -> int:
     """Read a folder in one call of each library; returns the number of rows."""
     ours = read_parquet_files(sorted(folder.rglob("*.parquet")))
     expected = pa.concat_tables([table.select(ours[0].column_names) for table in ours])
+    files = f"{glob.escape(str(folder))}/**/*.parquet"
     names = [name for name in expected.column_names if name not in HIVE_COLUMNS]  # libraries guess their types
     opened = {
         "pandas": pa.Table.from_pandas(pd.read_parquet(folder, dtype_backend="pyarrow"), preserve_index=False),
         "pyarrow": pyarrow.dataset.dataset(folder, partitioning="hive").to_table(),
-        "polars": pl.read_parquet(folder / "**" / "*.parquet").to_arrow(),
-        "DuckDB": duckdb.sql(f"from '{str(folder).replace(chr(39), chr(39) * 2)}/**/*.parquet'").to_arrow_table(),
+        "polars": pl.read_parquet(files).to_arrow(),
+        "DuckDB": duckdb.sql(f"from '{files.replace(chr(39), chr(39) * 2)}'").to_arrow_table(),
     }
     for library, table in opened.items():
         assert set(table.column_names) >= set(names), library

@@ -19,7 +19,7 @@ from dreamshard.workloads import Lookups, WorkloadTable, dataset_version, statis
 from storage.filesystem import list_file_infos
 from storage.lake.lake import Lake
 from storage.lake.parquet_files import read_parquet
-from storage.lake.sample_buffer import collecting
+from storage.lake.sample_buffer import collecting, merge
 from tests.helpers.lake import append_samples, query
 from tests.helpers.samples import make_evaluation, make_sample
 from tests.helpers.testbeds import simulated
@@ -199,6 +199,14 @@ def test_samples_kept_one_by_one_are_one_file_of_the_lake(lake, version, task):
         raise RuntimeError("rank 1 died")
     assert measured(lake) == placements
     assert (file_count(lake, "cost_samples"), file_count(lake, "sample_buffer")) == (1, 0)
+
+
+def test_iterations_of_a_training_that_ended_are_one_file(lake, version, task):
+    for iteration, placement in enumerate([[0, 0, 1], [0, 1, 0]], start=1):
+        append_samples(lake, [make_sample(task, placement)], "run", iteration, version)
+    for _ in range(2):
+        merge(lake, "run")
+        assert (measured(lake), file_count(lake, "cost_samples")) == ([[0, 0, 1], [0, 1, 0]], 1)
 
 
 KILLED = """

@@ -25,7 +25,7 @@ def model(tmp_path_factory):
 
 def answer(model, **fields):
     [plan] = model.predict([{"num_devices": 2, "memory_gb": 1.0, "tables": TABLES, "budget_ms": 0.0, **fields}])
-    return plan
+    return plan.model_dump()
 
 
 def test_an_answer_names_its_costs_and_warns_of_other_settings(model):
