@@ -20,8 +20,7 @@ from typing import Annotated, Any
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt
 
-from dreamshard.files.foreign import MOST_COLUMNS, MOST_MEMORY_GB, InputError, brief, reading
-from dreamshard.files.text import did_you_mean
+from dreamshard.files import MOST_COLUMNS, MOST_MEMORY_GB, InputError, brief, did_you_mean, reading
 from dreamshard.placement import ON_ONE_DEVICE, SHARDING_TYPES, ShardingType
 
 

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 import pydantic
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 
-from dreamshard.files.foreign import MOST_COLUMNS, MOST_ROWS
+from dreamshard.files import MOST_COLUMNS, MOST_ROWS
 from dreamshard.tables import NUM_BINS, Optimizer, Precision
 
 

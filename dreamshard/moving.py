@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dreamshard.constraints import UNCONSTRAINED
-from dreamshard.files.text import first_line
+from dreamshard.files import first_line
 from dreamshard.placement import ON_ONE_DEVICE, ON_ONE_HOST, Placement, ShardingType, TableSharding
 from dreamshard.plan import Plan
 from dreamshard.search import SearchingPlacer

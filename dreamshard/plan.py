@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, computed_field
 from upath import UPath
 
 from dreamshard.costs import Difference, MeasuredOn
-from dreamshard.files.foreign import MOST_COLUMNS, MOST_DEVICES, MOST_ROWS, reading
+from dreamshard.files import MOST_COLUMNS, MOST_DEVICES, MOST_ROWS, reading
 from dreamshard.placement import Placement, TableSharding
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask

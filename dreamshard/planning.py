@@ -14,7 +14,7 @@ from dreamshard import explanation, training
 from dreamshard.constraints import UNCONSTRAINED
 from dreamshard.costs import PHASES, DeviceCosts, Difference
 from dreamshard.explanation import Explanation
-from dreamshard.files.text import did_you_mean
+from dreamshard.files import did_you_mean
 from dreamshard.hardware.accelerator import PRESETS, hardware, is_hardware_file
 from dreamshard.placement import ON_ONE_HOST, Placement
 from dreamshard.placer import NoPlacementError, Placer

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from dreamshard.costs import SIMULATED
-from dreamshard.files.text import gib
+from dreamshard.files import gib
 from dreamshard.tables import DEFAULT_BATCH, Tables
 from dreamshard.testbeds.base import TABLES_SHARE, Capacity
 from dreamshard.testbeds.rounds import RoundLimits

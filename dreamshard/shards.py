@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
-from dreamshard.files.text import gib
+from dreamshard.files import gib
 from dreamshard.placement import ON_ONE_DEVICE, ON_ONE_HOST, SHARDING_TYPES, Placement, ShardingType, TableSharding
 from dreamshard.tables import Tables
 from dreamshard.tasks import UNCACHED_ROW_BYTES, PlacementTask

@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from dreamshard.constraints import UNCONSTRAINED, Constraints
-from dreamshard.files.foreign import MOST_DEVICES
+from dreamshard.files import MOST_DEVICES
 from dreamshard.tables import (
     BYTES_PER_ELEMENT_STATE,
     BYTES_PER_ROW_STATE,

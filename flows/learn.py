@@ -10,7 +10,7 @@ import fsspec
 
 from dreamshard.constraints import ANY_SHARDING
 from dreamshard.costs import TRACED, CostSample
-from dreamshard.files.foreign import reading
+from dreamshard.files import reading
 from dreamshard.hardware.accelerator import PRESETS, AcceleratorSpec, hardware as hardware_of, preset_of
 from dreamshard.plan import read_plan
 from dreamshard.recipes import Recipe

@@ -21,7 +21,7 @@ from urllib.parse import unquote, urlsplit
 
 from upath import UPath
 
-from dreamshard.files import atomic
+from dreamshard.files import replacing
 
 AnyPath = Path | UPath
 """A file or folder; both kinds have `/`, `name`, `parent`, `exists`, `read_bytes` and `read_text`."""
@@ -132,7 +132,7 @@ def read_files(paths: Sequence[AnyPath]) -> list[bytes | None]:
 def writing(target: AnyPath) -> Iterator[BinaryIO]:
     """Yield a file that becomes `target` when the block ends without an error: by a rename here, by one PUT elsewhere."""
     if isinstance(target, Path):
-        with atomic.replacing(target) as temporary, temporary.open("wb") as file:
+        with replacing(target) as temporary, temporary.open("wb") as file:
             yield file
     else:
         content = io.BytesIO()

@@ -14,7 +14,7 @@ import torch
 
 from dreamshard import read_tables
 from dreamshard.constraints import parse_constraints
-from dreamshard.files.foreign import InputError
+from dreamshard.files import InputError
 from dreamshard.hardware.accelerator import read_hardware
 from dreamshard.plan import read_plan
 from dreamshard.torchrec import current_plan

@@ -22,9 +22,7 @@ from pydantic.dataclasses import dataclass
 from pydantic_core import PydanticCustomError
 
 from dreamshard.costs import is_named
-from dreamshard.files import digest
-from dreamshard.files.foreign import InputError, brief, reading
-from dreamshard.files.text import did_you_mean
+from dreamshard.files import InputError, brief, did_you_mean, digest, reading
 
 DEFAULT_PRESET = "rtx2080ti"
 """The paper's device."""

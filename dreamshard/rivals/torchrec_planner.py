@@ -36,7 +36,7 @@ from torchrec.modules.embedding_configs import EmbeddingBagConfig
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.types import DataType
 
-from dreamshard.files.text import gib
+from dreamshard.files import gib
 from dreamshard.hardware.accelerator import AcceleratorSpec
 from dreamshard.placement import ON_ONE_DEVICE, Placement
 from dreamshard.placer import NoPlacementError

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dreamshard.cost_model.compiled import Floats, Ints, jit
-from dreamshard.files.text import gib
+from dreamshard.files import gib
 from dreamshard.placement import Columns, Placement, TableSharding, even_columns, most_ranges
 from dreamshard.placer import NoPlacementError
 from dreamshard.shards import Shards, allowed_devices

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from dreamshard.files import digest
-from dreamshard.files.text import shown
+from dreamshard.files import digest, shown
 from dreamshard.model_table import ModelTable
 from dreamshard.tables import concatenate, padded_dim
 from dreamshard.torchrec.models import tables_of

@@ -11,7 +11,7 @@ from torchrec.distributed.utils import optimizer_type_to_emb_opt_type
 from torchrec.modules.embedding_modules import EmbeddingBagCollectionInterface, EmbeddingCollectionInterface
 from torchrec.modules.mc_embedding_modules import BaseManagedCollisionEmbeddingCollection
 
-from dreamshard.files.foreign import reading
+from dreamshard.files import reading
 from dreamshard.model_table import ModelTable
 from dreamshard.tables import Precision, Tables
 from dreamshard.workloads import ModelTables, model_tables

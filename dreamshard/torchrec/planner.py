@@ -27,7 +27,7 @@ from torchrec.modules.embedding_configs import DATA_TYPE_NUM_BITS
 from torchrec.types import DataType
 
 from dreamshard.constraints import UNCONSTRAINED, Constraints
-from dreamshard.files.text import gib, shown
+from dreamshard.files import gib, shown
 from dreamshard.hardware.accelerator import preset_of
 from dreamshard.placement import SHARDING_TYPES, Placement
 from dreamshard.placer import NoPlacementError, Placer

@@ -22,8 +22,7 @@ from torchrec.distributed.planner.types import Shard, ShardingOption, Storage
 from torchrec.distributed.types import CacheParams, EmbeddingModuleShardingPlan, ShardingPlan
 from torchrec.distributed.utils import get_device_type
 
-from dreamshard.files.foreign import MOST_COLUMNS, MOST_DEVICES, MOST_ROWS, InputError, reading
-from dreamshard.files.text import shown
+from dreamshard.files import MOST_COLUMNS, MOST_DEVICES, MOST_ROWS, InputError, reading, shown
 from dreamshard.model_table import ModelTable
 from dreamshard.placement import (
     ON_EVERY_DEVICE,

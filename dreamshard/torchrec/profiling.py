@@ -15,7 +15,7 @@ from torch.profiler import ProfilerActivity, profile, schedule
 from torchrec.distributed.comm import get_local_size
 
 from dreamshard.costs import library_versions
-from dreamshard.files.atomic import replacing
+from dreamshard.files import replacing
 from dreamshard.torchrec.plans import current_plan
 from dreamshard.workloads import ModelTables
 

@@ -8,7 +8,7 @@ from torchrec.distributed.sharding_plan import get_default_sharders
 from torchrec.modules.embedding_modules import EmbeddingBagCollection, EmbeddingCollection
 
 from dreamshard.constraints import Constraints
-from dreamshard.files.text import shown
+from dreamshard.files import shown
 from dreamshard.model_table import ModelTable
 from dreamshard.placement import ON_ONE_DEVICE, SHARDING_TYPES, ShardingType
 from dreamshard.tables import DIM_MULTIPLE

@@ -27,8 +27,7 @@ import torch
 from numpy.typing import NDArray
 
 from dreamshard.costs import PHASES, TRACED, CostSample, DeviceCosts
-from dreamshard.files.foreign import InputError, reading
-from dreamshard.files.text import shown
+from dreamshard.files import InputError, reading, shown
 from dreamshard.placement import Placement
 from dreamshard.shards import Shards, violation
 from dreamshard.tasks import PlacementTask

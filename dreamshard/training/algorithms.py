@@ -32,9 +32,7 @@ from dreamshard.cost_model import (
     prediction_error,
 )
 from dreamshard.costs import CostSample, ExchangeSample, MeasuredOn, feasible
-from dreamshard.files.atomic import replacing
-from dreamshard.files.foreign import reading
-from dreamshard.files.text import gib
+from dreamshard.files import gib, reading, replacing
 from dreamshard.placement import Placement
 from dreamshard.placer import NoPlacementError
 from dreamshard.policy import mdp

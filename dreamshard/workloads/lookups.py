@@ -18,8 +18,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
-from dreamshard.files import atomic, json_digest
-from dreamshard.files.foreign import InputError, reading
+from dreamshard.files import InputError, json_digest, reading, replacing
 from dreamshard.tables import NUM_BINS, ROW_BLOCKS, Tables, block_shares
 
 UNUSED_S = 30 * 86_400.0
@@ -104,7 +103,7 @@ class LookupFiles:
         files, path = fsspec.core.url_to_fs(str(file))
         copy = self.copies / path.rpartition("/")[2]
         if not copy.exists():
-            with suppress(FileNotFoundError), atomic.replacing(copy) as temporary:  # ranks write the same bytes
+            with suppress(FileNotFoundError), replacing(copy) as temporary:  # ranks write the same bytes
                 files.get_file(path, str(temporary))
             for other in self.copies.iterdir():
                 if time.time() - other.stat().st_mtime > UNUSED_S:
@@ -122,7 +121,7 @@ def write_lookups(path: str | Path, lookups: Lookups) -> None:
     kind = pa.list_(pa.field("element", values.type, nullable=False))
     samples = pa.ListArray.from_arrays(pa.array(lookups.offsets.numpy(), pa.int32()), values, type=kind)
     table = pa.table([samples], schema=pa.schema([pa.field("indices", kind, nullable=False)]))
-    with atomic.replacing(Path(path)) as temporary:
+    with replacing(Path(path)) as temporary:
         pq.write_table(
             table,
             temporary,

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from dreamshard.files.text import did_you_mean, shown
+from dreamshard.files import did_you_mean, shown
 from dreamshard.model_table import ModelTable
 from dreamshard.tables import (
     BYTES_PER_ELEMENT_STATE,

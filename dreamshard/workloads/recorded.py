@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.csv
 import torch
 
-from dreamshard.files.foreign import InputError, reading
+from dreamshard.files import InputError, reading
 from dreamshard.workloads.lookups import Lookups
 
 _NUMERIC = ("label", *(f"I{i}" for i in range(1, 14)))

@@ -29,9 +29,7 @@ import fsspec
 import pyarrow.parquet as pq
 from fsspec.implementations.local import LocalFileSystem
 
-from dreamshard.files import json_digest
-from dreamshard.files.foreign import reading
-from dreamshard.files.text import did_you_mean, first_line
+from dreamshard.files import did_you_mean, first_line, json_digest, reading
 from dreamshard.model_table import ModelTable
 from dreamshard.workloads.lookups import Lookups, read_lookups
 from dreamshard.workloads.meta import open_meta

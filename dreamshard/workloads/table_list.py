@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import torch
 from pydantic import TypeAdapter
 
-from dreamshard.files.foreign import InputError, brief, reading
+from dreamshard.files import InputError, brief, reading
 from dreamshard.model_table import ModelTable
 from dreamshard.tables import DEFAULT_BATCH, NUM_BINS, Tables, block_shares, padded_dim
 from dreamshard.workloads.zipf import expected_counts

@@ -5,7 +5,7 @@ from typing import Literal
 
 import torch
 
-from dreamshard.files.text import gib
+from dreamshard.files import gib
 from dreamshard.tables import Optimizer, Precision, Tables
 from dreamshard.tasks import PlacementTask
 

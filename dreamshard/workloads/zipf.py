@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 from jaxtyping import Float
 
-from dreamshard.files.foreign import MOST_ROWS
+from dreamshard.files import MOST_ROWS
 from dreamshard.tables import NUM_BINS
 
 ALPHA = 1.05  # not 1

@@ -8,7 +8,7 @@ from typing import Annotated, ParamSpec
 
 from cyclopts import Parameter, validators
 
-from dreamshard.files.text import FOR_PEOPLE, error_sentence, without_passwords
+from dreamshard.files import FOR_PEOPLE, error_sentence, without_passwords
 from flows.cli import terminal
 from storage.settings import Settings
 from storage.store import Store, open_store

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from dreamshard.costs import CostSample
-from dreamshard.files.text import gib, without_passwords
+from dreamshard.files import gib, without_passwords
 from dreamshard.placement import Placement
 from dreamshard.tables import concatenate
 from dreamshard.tasks import PlacementTask

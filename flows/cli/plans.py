@@ -12,7 +12,7 @@ from cyclopts import Parameter
 
 from dreamshard.costs import PHASES
 from dreamshard.explanation import Alternative, DeviceReason, TableReason, explain as explained
-from dreamshard.files.text import gib
+from dreamshard.files import gib
 from dreamshard.hardware.accelerator import hardware as hardware_of
 from dreamshard.tables import DEFAULT_BATCH
 from flows.cli import terminal

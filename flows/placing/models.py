@@ -6,7 +6,7 @@ from pathlib import Path
 
 from dreamshard import planning
 from dreamshard.constraints import Constraints
-from dreamshard.files.text import did_you_mean
+from dreamshard.files import did_you_mean
 from dreamshard.model_table import ModelTable
 from dreamshard.tables import Tables
 from dreamshard.workloads import ModelTables, bundled_lists, call, is_function, list_file, model_tables

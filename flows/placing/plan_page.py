@@ -12,7 +12,7 @@ from jinja2 import Environment
 
 from dreamshard.costs import PHASES
 from dreamshard.explanation import table_shares
-from dreamshard.files.text import gib, shown
+from dreamshard.files import gib, shown
 from dreamshard.placement import ON_ONE_HOST, Placement, TableSharding
 from dreamshard.search import SearchingPlacer
 from dreamshard.tables import Tables

@@ -8,8 +8,7 @@ from typing import Any
 
 from dreamshard.constraints import UNCONSTRAINED, Constraints, parse_constraints, parse_sharding
 from dreamshard.explanation import HOT_SHARE, uneven_ms
-from dreamshard.files.foreign import reading
-from dreamshard.files.text import gib
+from dreamshard.files import gib, reading
 from dreamshard.hardware.accelerator import PRESETS, AcceleratorSpec, hardware as hardware_of
 from dreamshard.moving import Current, MovePrice, Point, Step, Weighed, moved_bytes, rename_devices, steps, weigh
 from dreamshard.placement import SHARDING_TYPES, Placement

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator
 
-from dreamshard.files.text import gib, shown
+from dreamshard.files import gib, shown
 from dreamshard.moving import Point
 from dreamshard.plan import Plan
 from flows.placing.request import Placed

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import torch
 
-from dreamshard.files.text import gib
+from dreamshard.files import gib
 from dreamshard.recipes import Recipe
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask

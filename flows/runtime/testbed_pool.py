@@ -12,7 +12,7 @@ from dataclasses import replace
 from prefect.utilities.timeout import timeout
 
 from dreamshard.costs import SIMULATED, CostSample
-from dreamshard.files.text import gib
+from dreamshard.files import gib
 from dreamshard.placement import Placement
 from dreamshard.recipes import Recipe, batch_size_of
 from dreamshard.tasks import PlacementTask

@@ -17,7 +17,7 @@ from typing import Any
 
 import duckdb
 
-from dreamshard.files import atomic
+from dreamshard.files import replacing
 from storage.filesystem import AnyPath, list_files
 from storage.lake.schemas import DECLARED, datasets
 from storage.settings import Settings
@@ -45,7 +45,7 @@ def write_catalog(settings: Settings) -> None:
 
     Call it after every flow: a view written while its dataset had no files stays empty.
     """
-    with atomic.replacing(settings.catalog_path) as temporary, duckdb.connect(temporary, config=_CONFIG) as connection:
+    with replacing(settings.catalog_path) as temporary, duckdb.connect(temporary, config=_CONFIG) as connection:
         _create_views(connection, settings.lake_root)
 
 

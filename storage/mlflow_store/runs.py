@@ -19,7 +19,7 @@ from mlflow.entities import Dataset, DatasetInput, InputTag, RunData
 from mlflow.exceptions import MlflowException
 from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 
-from dreamshard.files.text import error_sentence, without_passwords
+from dreamshard.files import error_sentence, without_passwords
 from storage.mlflow_store import EXPERIMENT, LONGEST
 from storage.settings import LOCAL, Settings
 

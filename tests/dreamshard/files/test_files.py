@@ -8,16 +8,14 @@ from pathlib import Path
 import pytest
 
 from dreamshard.constraints import parse_constraints
-from dreamshard.files import atomic
-from dreamshard.files.foreign import InputError, reading
-from dreamshard.files.text import error_sentence, without_passwords
+from dreamshard.files import InputError, error_sentence, reading, replacing, without_passwords
 
 
 def test_a_file_appears_complete_in_its_folder(tmp_path: Path):
     target = tmp_path / "new" / "a.json"
-    with atomic.replacing(target) as temporary:
+    with replacing(target) as temporary:
         temporary.write_text("content")
-    with suppress(KeyError), atomic.replacing(target) as temporary:
+    with suppress(KeyError), replacing(target) as temporary:
         temporary.write_text("half")
         raise KeyError  # a write that fails leaves the old file alone
     assert target.read_text() == "content"
@@ -29,8 +27,7 @@ def test_a_killed_writer_leaves_only_a_temporary_file(tmp_path: Path):
     code = """
 import sys
 from pathlib import Path
-from dreamshard.files import atomic
-with atomic.replacing(Path(sys.argv[1])) as temporary:
+with replacing(Path(sys.argv[1])) as temporary:
     temporary.write_text("half")
     print("wrote", flush=True)
     sys.stdin.read()
