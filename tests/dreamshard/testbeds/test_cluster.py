@@ -149,7 +149,8 @@ def test_a_failing_rank_is_one_error_and_leaves_no_process(fault):
     with pytest.raises(MeasurementError) as caught:
         bed.measure(with_fault(fault), on_two(0, 1))
     assert time.monotonic() - begun < 30
-    assert ("lookups.py" in caught.value.__notes__[0]) == (fault != "kill"), "a killed rank has no traceback"
+    notes = getattr(caught.value, "__notes__", [])  # none of a killed rank, perhaps one of a rank that lost it
+    assert any("lookups.py" in note for note in notes) == (fault != "kill")
     assert have_ended(pids)
     with pytest.raises(MeasurementError):
         bed.measure(roomy_task(TABLES), on_two(0, 0, 1))
