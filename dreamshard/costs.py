@@ -20,9 +20,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
 from dreamshard.placement import Placement
-from dreamshard.shards import Shards
 from dreamshard.tables import Optimizer, Precision
-from dreamshard.tasks import PlacementTask
+from dreamshard.tasks import PlacementTask, Shards
 
 PHASES = ("forward_compute", "forward_comm", "backward_comm", "backward_compute")
 """Of a training step on every device, in the order in which they run; the last axis of a stacked cost tensor."""

@@ -26,9 +26,8 @@ from dreamshard.placement import (
 )
 from dreamshard.search import SearchingPlacer
 from dreamshard.search.costs import changed_ms
-from dreamshard.shards import Shards, allowed_devices
 from dreamshard.tables import DEFAULT_BATCH, block_shares
-from dreamshard.tasks import PlacementTask
+from dreamshard.tasks import PlacementTask, Shards, allowed_devices
 
 HOT_SHARE = 0.7
 """Of all lookups, on one of the eight devices of a published row-wise model (AMD-AGI/Primus-DLRM, doc/perf_analysis.md)."""

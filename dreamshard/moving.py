@@ -23,8 +23,7 @@ from dreamshard.search import SearchingPlacer
 from dreamshard.search.annealing import ON_ALL, ON_HOST, Found, anneal, priced
 from dreamshard.search.options import ShardingOptions
 from dreamshard.search.search import default_moves
-from dreamshard.shards import Shards, allowed_devices, violation
-from dreamshard.tasks import PlacementTask
+from dreamshard.tasks import PlacementTask, Shards, allowed_devices, violation
 
 Range = tuple[int, int]
 """First and last (exclusive) row or column."""
@@ -111,7 +110,7 @@ class _Overlaps(NamedTuple):
     num_bytes: Int[Tensor, " P"]
 
 
-def _overlaps(task: PlacementTask, new: Shards, old: Shards) -> _Overlaps:
+def _overlaps(new: Shards, old: Shards) -> _Overlaps:
     """Overlaps of the shards of `new` with those of `old`, which are ordered by table."""
     first = torch.searchsorted(old.table, new.table)
     counts = torch.searchsorted(old.table, new.table, right=True) - first
@@ -123,7 +122,7 @@ def _overlaps(task: PlacementTask, new: Shards, old: Shards) -> _Overlaps:
     )
     sizes = [torch.diff(ends)[:, 0] for ends in (rows, columns)]
     some = (sizes[0] > 0) & (sizes[1] > 0)
-    return _Overlaps(*(column[some] for column in (i, j, rows, columns, task.bytes_of(new.table[i], *sizes))))
+    return _Overlaps(*(column[some] for column in (i, j, rows, columns, new.task.bytes_of(new.table[i], *sizes))))
 
 
 def steps(task: PlacementTask, before: Shards, placement: Placement) -> tuple[Step, ...]:
@@ -137,7 +136,7 @@ def steps(task: PlacementTask, before: Shards, placement: Placement) -> tuple[St
         placement: new.
     """
     after, names = Shards.of(task, placement), task.tables.names
-    pairs = _overlaps(task, after, before)
+    pairs = _overlaps(after, before)
     source, target = before.device[pairs.old], after.device[pairs.new]
     # of copies, which every device of the current plan has, one is read
     moves = (source != target) & (~before.is_any("data_parallel")[pairs.old] | (source == target % before.num_devices))
@@ -173,7 +172,7 @@ def rename_devices(task: PlacementTask, placement: Placement, before: Shards) ->
     """
     num_devices, spread = placement.num_devices, placement.sharding_types & set(ON_ONE_HOST)
     per_host, after = placement.devices_per_host if spread else num_devices, Shards.of(task, placement)
-    overlaps, hosts = _overlaps(task, after, before), num_devices // per_host
+    overlaps, hosts = _overlaps(after, before), num_devices // per_host
     by_host_and_device = hosts, per_host, hosts, per_host
 
     def kept_bytes(kinds: Sequence[ShardingType]) -> NDArray[np.float64]:
@@ -293,7 +292,7 @@ def weigh(
             why_not = f"its cost is not known: {first_line(error)}"
         else:
             why_not = violation(task, start)
-            between = _between(task, before, [start, target], predictor, price)
+            between = _between(task, before, start, target, predictor, price)
             points += [new for new in (kept, *map(point, between)) if not violation(task, new.placement)]
             points.append(point(rename_devices(task, min(points, key=total).placement, before)))
     curve: list[Point] = []
@@ -320,13 +319,17 @@ def _for_others(current: Current, target: Placement) -> str:
 
 
 def _between(
-    task: PlacementTask, before: Shards, ends: Sequence[Placement], predictor: SearchingPlacer, price: MovePrice
+    task: PlacementTask,
+    before: Shards,
+    start: Placement,
+    target: Placement,
+    predictor: SearchingPlacer,
+    price: MovePrice,
 ) -> list[Placement]:
     """The best placements found at each of several prices.
 
-    Every table is sharded as at either end; each search starts from the best of the ends and all that was found so far.
+    Every table is sharded as at either end; each search starts from the best of both and all that was found so far.
     """
-    start, target = ends
     tables = tuple(
         old if old.sharding_type in task.constraints.sharding_types_for(name) else new
         for name, old, new in zip(task.tables.names, start.tables, target.tables, strict=True)
@@ -349,7 +352,7 @@ def _between(
 def _bytes_of_places(options: ShardingOptions, before: Shards) -> Float[NDArray[np.float64], "R D"]:
     """Bytes that move if a range of columns is on each device, or host, or on all devices (column 0)."""
     menu, (shards, of_range) = options.menu, options.shards()
-    overlaps = _overlaps(options.task, shards, before)
+    overlaps = _overlaps(shards, before)
     moves = ~before.is_any("data_parallel")[overlaps.old]  # every device has its own of these
     new, old, num_bytes = (column[moves].numpy() for column in (overlaps.new, overlaps.old, overlaps.num_bytes))
     of_shard, block, device = of_range[new], shards.device.numpy()[new], before.device.numpy()[old]

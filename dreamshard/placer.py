@@ -10,9 +10,8 @@ from jaxtyping import Int
 from torch import Tensor
 
 from dreamshard.placement import ON_ONE_DEVICE, Placement
-from dreamshard.shards import allowed_devices
 from dreamshard.tables import Tables
-from dreamshard.tasks import PlacementTask
+from dreamshard.tasks import PlacementTask, allowed_devices
 
 
 class NoPlacementError(ValueError):

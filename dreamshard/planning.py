@@ -20,9 +20,8 @@ from dreamshard.placement import ON_ONE_HOST, Placement
 from dreamshard.placer import NoPlacementError, Placer
 from dreamshard.plan import Plan, PlannedTable, Predicted
 from dreamshard.search import RooflinePlacer, SearchingPlacer
-from dreamshard.shards import Shards, violation
 from dreamshard.tables import Tables
-from dreamshard.tasks import PlacementTask
+from dreamshard.tasks import PlacementTask, Shards, violation
 from dreamshard.workloads import ModelTables, bundled_lists, check_records, list_tables, model_tables
 
 REGISTRIES = "dreamshard.placers"

@@ -1,15 +1,21 @@
-"""Placement tasks: tables to place on equal devices."""
+"""Placement tasks: tables to place on equal devices; a placement of them as its shards, and whether it is legal.
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+Of shards these are their bytes and lookups, and the loads of collectives.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from dreamshard.constraints import UNCONSTRAINED, Constraints
-from dreamshard.files import MOST_DEVICES
+from dreamshard.files import MOST_DEVICES, gib
+from dreamshard.placement import ON_ONE_DEVICE, ON_ONE_HOST, SHARDING_TYPES, Placement, ShardingType, TableSharding
 from dreamshard.tables import (
     BYTES_PER_ELEMENT_STATE,
     BYTES_PER_ROW_STATE,
@@ -155,3 +161,280 @@ class PlacementTask:
     def precisions(self) -> list[Precision]:
         """`[T]` of each table's weights."""
         return [self.precision_of.get(name, self.precision) for name in self.tables.names]
+
+
+CACHED_ROW_BYTES = 16  # of fbgemm's cache besides a cached row: its index and its time of use, int64 each
+GRADIENT_BYTES = 4  # per weight of a data-parallel table: its gradient is dense and fp32
+
+
+@dataclass(frozen=True)
+class Shards:
+    """Shards of a task's tables, `S` of them, which need not make up a placement.
+
+    Attributes:
+        task: whose tables they are of.
+        table: `[S]` number of the task's table.
+        device: `[S]`.
+        sharding_type: `[S]` positions in `SHARDING_TYPES`.
+        rows: `[S, 2]` first and last (exclusive) row.
+        columns: `[S, 2]` first and last (exclusive) column.
+        cached_share: `[S]` share of the rows that the device caches of a table in host memory; NaN in device memory.
+        devices_per_host: as in `Placement`.
+    """
+
+    task: PlacementTask
+    table: Int[Tensor, " S"]
+    device: Int[Tensor, " S"]
+    sharding_type: Int[Tensor, " S"]
+    rows: Int[Tensor, "S 2"]
+    columns: Int[Tensor, "S 2"]
+    cached_share: Float[Tensor, " S"]
+    devices_per_host: int
+
+    @classmethod
+    def of(cls, task: PlacementTask, placement: Placement) -> "Shards":
+        """The shards of `placement`, table by table, by columns and then by devices."""
+        if problem := mismatch(task, placement):
+            raise ValueError(f"{problem}; use a placement made for {task.name}")
+        return cls.of_tables(task, enumerate(placement.tables), placement.devices_per_host)[0]
+
+    @classmethod
+    def of_tables(
+        cls, task: PlacementTask, shardings: Iterable[tuple[int, TableSharding]], devices_per_host: int
+    ) -> tuple["Shards", Int[Tensor, " S"]]:
+        """The shards of tables by number, maybe repeated, and the range of columns of each, counted over all."""
+        dims, kinds = task.tables.dim.tolist(), {kind: i for i, kind in enumerate(SHARDING_TYPES)}
+        ranges = [
+            (t, kinds[sharding.sharding_type], *columns, place, sharding.cached_share or math.nan)
+            for t, sharding in shardings
+            for columns, place in zip(sharding.ranges(dims[t]), sharding.where or (0,), strict=True)
+        ]
+        return cls.of_ranges(task, torch.tensor(ranges, dtype=torch.float64).reshape(-1, 6).T, devices_per_host)
+
+    @classmethod
+    def of_ranges(
+        cls, task: PlacementTask, by_range: Float[Tensor, "6 R"], devices_per_host: int
+    ) -> tuple["Shards", Int[Tensor, " S"]]:
+        """The shards of ranges of columns, and the range of each.
+
+        Args:
+            by_range: table, position in `SHARDING_TYPES`, first and last (exclusive) column, place, cached share or NaN.
+        """
+        table, kind, start, end, place = by_range[:5].long()
+        on_host, copied = _is_any(kind, *ON_ONE_HOST), _is_any(kind, "data_parallel")
+        size = torch.where(on_host, devices_per_host, task.num_devices)
+        counts = torch.where(_is_any(kind, *ON_ONE_DEVICE), 1, size)  # [R] shards of each range
+        ranges = torch.repeat_interleave(counts)  # [S] range of each shard
+        part = torch.arange(len(ranges)) - (counts.cumsum(0) - counts)[ranges]  # [S] number within the range
+        rows = task.tables.rows[table[ranges]]
+        block = torch.where(copied[ranges], rows, -(-rows // counts[ranges]))
+        first = torch.where(copied[ranges], 0, torch.minimum(part * block, rows))
+        last = torch.minimum(first + block, rows)
+        device = torch.where(on_host, place * devices_per_host, place)[ranges] + part
+        held = first < last  # a table of few rows leaves some devices without any
+        ranges = ranges[held]
+        ends = torch.stack([first, last], dim=1)[held], torch.stack([start, end], dim=1)[ranges]
+        shards = cls(task, table[ranges], device[held], kind[ranges], *ends, by_range[5, ranges], devices_per_host)
+        return shards, ranges
+
+    @property
+    def num_devices(self) -> int:
+        """`D`."""
+        return self.task.num_devices
+
+    @cached_property
+    def tables(self) -> Tables:
+        """Each shard as a table of its device, with its share of the lookups."""
+        tables = self.task.tables
+        whole = replace(tables, block_share=None).columns(self.table)
+        held, dim = self.num_rows, self.num_columns
+        is_other = (dim != whole["dim"]) | (held != whole["rows"]) | (self.batch_share < 1)
+        if torch.equal(self.table, torch.arange(len(tables))) and not is_other.any():
+            return tables
+        names = tuple(tables.names[t] for t in self.table.tolist())
+        first = tables.column_ranges[self.table, 0] + self.columns[:, 0]
+        share, distinct_share = tables.shares_of(self.table, self.rows)  # [S]
+        lookups = (whole["lookups"] * share.double() * self.batch_share.double()).round().long()
+        unique_rows = (whole["unique_rows"] * distinct_share.double()).round().long()
+        unique_rows = torch.minimum(unique_rows, torch.minimum(held, lookups))
+        pooling_factor = (whole["pooling_factor"] * share).to(whole["pooling_factor"].dtype)
+        return Tables(
+            names, held, dim, pooling_factor, whole["bins"], lookups, unique_rows, whole["poolings"], first_column=first
+        )
+
+    @property
+    def batch_share(self) -> Float[Tensor, " S"]:
+        """`[S]` share of the batch's samples whose lookups a shard gets: 1, or `1 / D` of a data-parallel copy."""
+        return torch.where(self.is_any("data_parallel"), 1.0 / self.num_devices, 1.0)
+
+    @property
+    def resident_share(self) -> Float[Tensor, " S"]:
+        """`[S]` share of the rows in device memory: 1, or less for a table in host memory."""
+        return self.cached_share.float().nan_to_num(1.0)
+
+    @property
+    def in_host(self) -> Bool[Tensor, " S"]:
+        """`[S]` whether a shard is in host memory."""
+        return self.cached_share.isfinite()
+
+    @property
+    def num_rows(self) -> Int[Tensor, " S"]:
+        """`[S]`."""
+        return torch.diff(self.rows)[:, 0]
+
+    @property
+    def num_columns(self) -> Int[Tensor, " S"]:
+        """`[S]`."""
+        return torch.diff(self.columns)[:, 0]
+
+    @property
+    def stored_bytes(self) -> Int[Tensor, " S"]:
+        """`[S]` weights and optimizer state of each shard, in whichever memory."""
+        return self.task.bytes_of(self.table, self.num_rows, self.num_columns)
+
+    @cached_property
+    def device_bytes(self) -> Int[Tensor, " S"]:
+        """`[S]` device memory of each shard, with the task's activations but without `PlacementTask.received_bytes`."""
+        rows, dim = self.num_rows, self.num_columns
+        per_row = dim * self.task.weight_bytes[self.table] + CACHED_ROW_BYTES
+        in_cache = (rows * self.resident_share).ceil().long() * per_row + rows * UNCACHED_ROW_BYTES
+        gradient = self.is_any("data_parallel") * rows * dim * GRADIENT_BYTES
+        held = torch.where(self.in_host, in_cache, self.stored_bytes + gradient)
+        return held + self.activation_bytes if self.task.activations.batch_size else held
+
+    @property
+    def activation_bytes(self) -> Int[Tensor, " S"]:
+        """`[S]` lookups and vectors of each shard; a copy's vectors are among the `received_bytes` of its device.
+
+        The backward pass makes a copy's gradient before it adds it to the bucket of `DistributedDataParallel`.
+        """
+        lookups, copies = self.tables.pooling_factor.double() * self.batch_share.double(), self.is_any("data_parallel")
+        activations = self.task.activation_bytes(lookups, self.tables.sent_dim * ~copies, self.in_host)
+        return activations + copies * self.num_rows * self.num_columns * GRADIENT_BYTES
+
+    @property
+    def host_bytes(self) -> Int[Tensor, " S"]:
+        """`[S]` host memory of each shard."""
+        return self.stored_bytes * self.in_host
+
+    def as_task(self) -> PlacementTask:
+        """The task with these shards as its tables."""
+        return self.task if self.tables is self.task.tables else replace(self.task, tables=self.tables)
+
+    def on(self, device: int) -> "Shards":
+        """The shards of one device."""
+        is_on, columns = self.device == device, [field.name for field in fields(self)[1:-1]]
+        return replace(self, **{name: getattr(self, name)[is_on] for name in columns})
+
+    def require_hosts_of(self, devices_per_host: int) -> None:
+        """Raise a ValueError if rows of a table are spread over a host and hosts have fewer devices."""
+        if self.devices_per_host > devices_per_host and bool(self.is_any(*ON_ONE_HOST).any()):
+            raise ValueError(
+                f"the placement spreads rows over hosts of {self.devices_per_host} devices, but there are {devices_per_host} "
+                f"devices per host; place for {devices_per_host}"
+            )
+
+    def is_any(self, *types: ShardingType) -> Bool[Tensor, " S"]:
+        """`[S]` whether a shard is of one of these types."""
+        return _is_any(self.sharding_type, *types)
+
+    @property
+    def in_all_to_all(self) -> Bool[Tensor, " S"]:
+        """`[S]` whether an all-to-all sends a shard's vectors as they are: of tables on one device, and of sequences."""
+        in_blocks = (self.task.tables.poolings[self.table] == 0) & ~self.is_any("data_parallel")
+        return self.is_any(*ON_ONE_DEVICE) | in_blocks
+
+    def per_device(self, values: Shaped[Tensor, "S ..."]) -> Shaped[Tensor, "D ..."]:
+        """Sum over the shards of each device."""
+        return values.new_zeros(self.num_devices, *values.shape[1:]).index_add_(0, self.device, values)
+
+    @property
+    def carried(self) -> Int[Tensor, "D 4"]:
+        """`[D, 4]` `traffic` of each device."""
+        return self.per_device(self.traffic)
+
+    def memory_bytes(self) -> Int[Tensor, " D"]:
+        """Device memory that the shards of each device take, as `device_bytes`."""
+        return self.per_device(self.device_bytes)
+
+    @property
+    def traffic(self) -> Int[Tensor, "S 4"]:
+        """What each shard adds to the collectives of a step, which wait for the device that carries most.
+
+        Dims are fp32 columns per sample of the whole batch, of all vectors that it gets:
+
+        - `in_all_to_all`;
+        - of blocks of pooled row-wise tables, whose partial sums a reduce-scatter over all devices adds up;
+        - bytes of the gradients of data-parallel copies, of which the backward pass has an all-reduce;
+        - of pooled blocks on one host: a reduce-scatter, then an all-to-all between devices of equal number on all hosts.
+        """
+        dims, gradients = self.tables.sent_dim, GRADIENT_BYTES * self.tables.rows * self.tables.dim
+        summed = dims * ~self.in_all_to_all
+        rows, copies, hosts = self.is_any("row_wise"), self.is_any("data_parallel"), self.is_any(*ON_ONE_HOST)
+        return torch.stack([dims - summed, summed * rows, gradients * copies, summed * hosts], dim=1)
+
+
+def mismatch(task: PlacementTask, placement: Placement) -> str:
+    """How a placement differs from the tables and devices of a task, in one sentence; empty if it is made for it."""
+    given, asked = (len(placement.tables), placement.num_devices), (len(task.tables), task.num_devices)
+    if given != asked:
+        return f"the placement is of {given[0]} tables on {given[1]} devices, not of {asked[0]} on {asked[1]}"
+    for name, sharding, dim in zip(task.tables.names, placement.tables, task.tables.dim.tolist(), strict=True):
+        if sharding.columns and sharding.columns[-1][1] != dim:
+            return f"the placement holds {sharding.columns[-1][1]} columns of {name!r}, which has {dim}"
+    return ""
+
+
+def _is_any(kind: Int[Tensor, " S"], *types: ShardingType) -> Bool[Tensor, " S"]:
+    return torch.isin(kind, torch.tensor([SHARDING_TYPES.index(name) for name in types]))
+
+
+def violation(task: PlacementTask, placement: Placement) -> str:
+    """Why a placement is not legal for the task, in one sentence; empty if it is legal."""
+    return mismatch(task, placement) or next(_violations(task, placement), "")
+
+
+def allowed_devices(task: PlacementTask) -> Bool[Tensor, "T D"]:
+    """Devices that may hold shards of each table: named by the constraints, and with any memory for tables."""
+    allowed = (task.capacity_bytes > 0).repeat(len(task.tables), 1)
+    named = task.constraints.pinned
+    for t, name in enumerate(task.tables.names):
+        if name in named:
+            allowed[t] &= torch.isin(torch.arange(task.num_devices), torch.tensor(named[name]))
+    return allowed
+
+
+def _violations(task: PlacementTask, placement: Placement) -> Iterator[str]:
+    constraints = task.constraints
+    shards = Shards.of(task, placement)
+    held, capacity = shards.memory_bytes(), task.capacity_bytes  # [D]
+    fullest = int((held - capacity).argmax())
+    if held[fullest] > capacity[fullest]:
+        most = gib(int(capacity[fullest]))
+        yield f"device {fullest} would hold {gib(int(held[fullest]))} of tables, but has {most} for them"
+    names = task.tables.names
+    for name, sharding in zip(names, placement.tables, strict=True):
+        types = constraints.sharding_types_for(name)
+        if sharding.sharding_type not in types:
+            yield f"table {name!r} is sharded {sharding.sharding_type}, but may be {' or '.join(types)}"
+        is_cached = sharding.cached_share is not None
+        if not constraints.may_be_cached(name) if is_cached else constraints.cached_share_of.get(name):
+            where = "host memory (--cache allows it)" if is_cached else "device memory"
+            yield f"table {name!r} is in {where}, which its constraints do not allow"
+        least = constraints.narrowest_columns_of.get(name, 0)
+        if len(sharding.columns) > 1 and any(end - start < least for start, end in sharding.columns):
+            yield f"table {name!r} has a shard of fewer than {least} columns"
+    wrong = ~allowed_devices(task)[shards.table, shards.device]
+    for t, device in zip(shards.table[wrong].tolist(), shards.device[wrong].tolist(), strict=True):
+        yield f"table {names[t]!r} has a shard on device {device}, which it may not use"
+    devices_of: dict[str, set[int]] = defaultdict(set)
+    if constraints.together or constraints.apart:
+        placed = ~shards.is_any("data_parallel")  # copies have no place
+        for t, device in zip(shards.table[placed].tolist(), shards.device[placed].tolist(), strict=True):
+            devices_of[names[t]].add(device)
+    for group in constraints.together:
+        if len(set().union(*(devices_of[name] for name in group))) > 1:
+            yield f"tables {sorted(group)} do not share one device"
+    for group in constraints.apart:
+        if sum(len(devices_of[name]) for name in group) > len(set().union(*(devices_of[name] for name in group))):
+            yield f"tables {sorted(group)} are to be apart, but share a device"

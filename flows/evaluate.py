@@ -10,7 +10,7 @@ from dreamshard.placement import Placement
 from dreamshard.placer import Placer
 from dreamshard.plan import CurrentPlan, Plan, read_plan
 from dreamshard.search import DreamShardPlacer
-from dreamshard.search.baselines import RandomPlacer
+from dreamshard.search.packing import RandomPlacer
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.rounds import UNSTEADY, Steadiness
 from flows.forms.form import deployed

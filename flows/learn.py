@@ -8,6 +8,7 @@ from typing import Any
 
 import fsspec
 
+from dreamshard import traces
 from dreamshard.constraints import ANY_SHARDING
 from dreamshard.costs import TRACED, CostSample
 from dreamshard.files import reading
@@ -15,9 +16,7 @@ from dreamshard.hardware.accelerator import PRESETS, AcceleratorSpec, hardware a
 from dreamshard.plan import read_plan
 from dreamshard.recipes import Recipe
 from dreamshard.testbeds.base import TABLES_SHARE
-from dreamshard.traces import learning
-from dreamshard.traces.learning import Interval, Learned
-from dreamshard.traces.samples import trace_files, traced_sample
+from dreamshard.traces import Interval, Learned, trace_files, traced_sample
 from dreamshard.workloads import dataset_version
 from dreamshard.workloads.sources import local_folder
 from flows.forms.configuration import configure
@@ -142,7 +141,7 @@ def read_profile(store: Store, address: str, folder: Path, asked: PlaceOptions, 
 @retried_task("fit profiles")
 def fit_profiles(samples: list[CostSample], spec: AcceleratorSpec) -> tuple[Learned, float]:
     """Samples and preset -> placer, and its error on devices that were not fitted to."""
-    return learning.learn(samples, spec), learning.heldout_error(samples, spec)
+    return traces.learn(samples, spec), traces.heldout_error(samples, spec)
 
 
 @retried_task("register version")

@@ -1,17 +1,24 @@
-"""Cost networks: measured placements as tensors, the networks' interface, their fit, and their error.
+"""Cost networks: features of tables, measured placements as tensors, the networks' interface, their fit, and the paper's own.
+
+The first 21 features are DreamShard's (dim, rows, pooling factor, size, 17 access-count bins); the others are logarithms and
+figures of reuse. `work_ratios` are the effect of other settings of a step.
 
 `encode` turns each table into a latent vector that is summed over the tables of a device; `phases_ms` turns each device's
 sum into milliseconds. A search and the MDP can therefore keep sums instead of recomputing them. An empty device has the
 zero vector.
+
+`PaperCostNetwork` is DreamShard's (arXiv 2210.02023, section 3.1 and appendix B.1), on its 21 features. As in the authors'
+program (`models.py`, `training.py`): ReLU after both layers of the table network, one table of zero features on a device
+without tables, and a loss on two independent draws with replacement.
 """
 
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -19,12 +26,123 @@ from jaxtyping import Bool, Float
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
-from dreamshard.cost_model.compiled import DeviceLaw
-from dreamshard.cost_model.features import VECTORS, Normaliser, work_ratios
+from dreamshard.constraints import UNCONSTRAINED
+from dreamshard.cost_model.compiled import PAPER, DeviceLaw, PaperLaw
 from dreamshard.costs import PHASES, CostSample, DeviceCosts, MeasuredOn
+from dreamshard.hardware.accelerator import hardware, preset_of
+from dreamshard.hardware.roofline import FIRST_BYTES, figures_of, kernels_s, placed_loads
 from dreamshard.placement import Placement
-from dreamshard.shards import Shards
-from dreamshard.tasks import PlacementTask
+from dreamshard.tables import NUM_BINS, Tables
+from dreamshard.tasks import PlacementTask, Shards
+
+NUM_PAPER_FEATURES = 4 + NUM_BINS
+"""Dim, rows, pooling factor, size, and the access-count bins."""
+BINS = slice(4, NUM_PAPER_FEATURES)
+LOG_DIM, LOG_ROWS, LOG_POOLING, LOG_REUSE, LOG_UNIQUE, HOT = range(6)
+"""Positions in `PHYSICAL`; distinct rows are those looked up per sample."""
+NUM_FEATURES = NUM_PAPER_FEATURES + 6
+PHYSICAL = slice(NUM_PAPER_FEATURES, NUM_FEATURES)
+"""Columns of logarithms and of the share of lookups of hot rows."""
+
+NormaliserScope = Literal["pool", "task"]
+
+_RAW = [0, *range(4, NUM_FEATURES)]  # columns that the authors' program leaves as they are: dim and the bins
+_LEAST_POOLING = 1e-3  # keeps the logarithm of a table without lookups finite
+_HOT_BIN = 6  # rows looked up more than 32 times in a batch
+_MIDPOINTS = 0.75 * 2.0 ** torch.arange(NUM_BINS)  # of (2^(j-1), 2^j]
+
+_ALIKE = 16  # tables on a device whose kernels tell what a setting changes: alone, small ones would not fill it
+
+FORWARD, BACKWARD, DISTINCT_ROWS, BATCH, VECTORS = range(5)
+"""Columns of `work_ratios`."""
+
+
+def features(tables: Tables) -> Float[Tensor, "T F"]:
+    """Raw features, the paper's first."""
+    dim, rows, pooling, bins = (
+        column.double().numpy() for column in (tables.dim, tables.rows, tables.pooling_factor, tables.bins)
+    )
+    reuse = (tables.lookups.numpy() + 1.0) / (tables.unique_rows.numpy() + 1.0)  # [T] mean lookups per distinct row
+    hot = lookups_by_bin(tables.bins.double())[:, _HOT_BIN:].sum(dim=1).numpy()  # [T]
+    logs = np.log([dim, rows, pooling + _LEAST_POOLING, reuse, pooling / reuse + _LEAST_POOLING])
+    columns = np.concatenate([[dim, rows, pooling, rows * dim], bins.T, logs, [hot]])
+    return torch.from_numpy(columns.T.astype(np.float32, order="C"))  # [T, F]
+
+
+def lookups_by_bin(bins: Float[Tensor, "*B 17"]) -> Float[Tensor, "*B 17"]:
+    """Share of a table's lookups in the rows of each bin; 0 without lookups."""
+    mass = bins.clamp(min=0) * _MIDPOINTS.to(bins.dtype)
+    return mass / mass.sum(dim=-1, keepdim=True).clamp(min=1e-12)
+
+
+@dataclass(frozen=True)
+class Normaliser:
+    """Mean and spread of each feature, saved with the model.
+
+    Attributes:
+        mean: `[F]`.
+        std: `[F]`, 1 where a feature is constant.
+        scope: `pool` for the statistics of the training pool; `task` where each task is normalised by its own, as in the
+            authors' program (`utils.py`: rows, pooling factor and size; dim and bins stay as they are).
+    """
+
+    mean: Float[Tensor, " F"]
+    std: Float[Tensor, " F"]
+    scope: NormaliserScope = "pool"
+
+    @classmethod
+    def fit(cls, pool: Tables) -> "Normaliser":
+        """Statistics of `pool`."""
+        raw = features(pool).double()
+        std = raw.std(dim=0, correction=0)
+        constant = std < 1e-9 * (1 + raw.mean(dim=0).abs())
+        return cls(raw.mean(dim=0).float(), torch.where(constant, 1.0, std).float())
+
+    @classmethod
+    def per_task(cls) -> "Normaliser":
+        """As in the authors' program."""
+        return cls(torch.zeros(NUM_FEATURES), torch.ones(NUM_FEATURES), "task")
+
+    def of_task(self, tables: Tables) -> "Normaliser":
+        """The normaliser of a task of these tables, for them and their shards."""
+        if self.scope == "pool":
+            return self
+        normaliser = Normaliser.fit(tables)
+        normaliser.mean[_RAW], normaliser.std[_RAW] = 0.0, 1.0
+        return normaliser
+
+    def __call__(self, tables: Tables) -> Float[Tensor, "T F"]:
+        """Normalised features of any tables, in the pool or not; with the scope `task`, of the tables of one task."""
+        normaliser = self.of_task(tables)
+        return (features(tables) - normaliser.mean) / normaliser.std
+
+
+def work_ratios(shards: Shards, fitted: MeasuredOn, batch_size: int) -> Float[Tensor, "S 5"]:
+    """How the precision of its weights, the optimizer and the batch size change what each shard does, next to `fitted`.
+
+    A cost network is fitted to steps of one setting. For another one, the work of a shard is scaled by the ratio of what the
+    kernels of many such shards take by the roofline, of the fitted hardware's preset or else an A100's. Communication is
+    scaled by the ratio of batches, since pooled vectors are always fp32.
+
+    Returns:
+        `[S, 5]`: time of the forward and of the backward kernels, bytes of distinct rows, samples, and vectors sent of a
+            table, over a vector per sample.
+    """
+    task = replace(shards.task, precision=fitted.precision, precision_of={}, constraints=UNCONSTRAINED)
+    as_fitted = replace(shards, task=replace(task, optimizer=fitted.optimizer))
+    spec = preset_of(fitted.hardware) or hardware("a100")
+    loads, times = [], []
+    for setting, samples in ((shards, batch_size), (as_fitted, fitted.batch_size)):
+        loads.append(placed_loads(setting, samples))
+        times.append(torch.from_numpy(kernels_s(figures_of(spec, samples), _ALIKE * loads[-1].numpy())))
+    distinct = loads[0][:, FIRST_BYTES] / loads[1][:, FIRST_BYTES].clamp(min=1e-9)
+    batches = torch.full_like(distinct, batch_size / fitted.batch_size)
+    ratios = [
+        times[0] / times[1].clamp(min=1e-12),
+        torch.stack([distinct, batches, batches * shards.tables.vectors], dim=1),
+    ]
+    return torch.cat(ratios, dim=1).float()
+
 
 COMPUTE = [PHASES.index("forward_compute"), PHASES.index("backward_compute")]
 
@@ -83,7 +201,7 @@ class CostData:
         rows = [normaliser(sample.task.tables) for sample in samples]
         vectors = torch.cat([sample.task.tables.vectors for sample in samples]).float()
         distinct, table = torch.cat([torch.cat(rows), vectors[:, None]], dim=1).unique(dim=0, return_inverse=True)
-        ratios = torch.nn.functional.pad(distinct[:, -1:], (VECTORS, 0), value=1.0)
+        ratios = nn.functional.pad(distinct[:, -1:], (VECTORS, 0), value=1.0)
         number = torch.arange(len(samples)).repeat_interleave(torch.tensor([len(tables) for tables in rows]))
         device = torch.cat([sample.placement.device for sample in samples])
         assignment = torch.zeros(len(samples), samples[0].task.num_devices, len(distinct))
@@ -236,3 +354,92 @@ def mlp(*sizes: int) -> nn.Sequential:
     for inputs, outputs in pairwise(sizes):
         layers += [nn.Linear(inputs, outputs), nn.ReLU()]
     return nn.Sequential(*layers[:-1])
+
+
+LATENT = 32
+_HIDDEN, _HEAD = 128, 64
+
+
+class TableNetwork(nn.Module):
+    """The paper's table network, whose latents are summed over a device's tables; cost network and policy have one each.
+
+    A device without tables gets the latent of zero features, which the authors' program passes through the network in its
+    place.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(*mlp(NUM_PAPER_FEATURES, _HIDDEN, LATENT), nn.ReLU())
+
+    def forward(self, normalised: Float[Tensor, "*B F"]) -> Float[Tensor, "*B L"]:
+        """Latent of each table."""
+        return self.layers(normalised[..., :NUM_PAPER_FEATURES])
+
+    def of_devices(self, sums: Float[Tensor, "*B L"]) -> Float[Tensor, "*B L2"]:
+        """Latents of devices from the sums over their tables."""
+        return torch.where(sums[..., -1:] > 0.5, sums[..., :-1], self.empty())
+
+    def empty(self) -> Float[Tensor, " L2"]:
+        """The latent of a device without tables."""
+        return self.forward(torch.zeros(NUM_PAPER_FEATURES))
+
+
+def heads_law(heads: Sequence[nn.Module], empty: Float[Tensor, " L"], unit_ms: float = 1.0) -> DeviceLaw:
+    """The law of heads 32-64-1 on a device's latent; `empty` is the latent of a device without tables."""
+
+    def of(layer: int, name: str) -> list[Tensor]:
+        return [head.get_parameter(f"{layer}.{name}").double() for head in heads]
+
+    paper = PaperLaw(
+        hidden_weight=torch.cat(of(0, "weight")).T.contiguous().numpy(),
+        hidden_bias=torch.cat(of(0, "bias")).numpy(),
+        output_weight=unit_ms * torch.block_diag(*of(2, "weight")).T.contiguous().numpy(),
+        output_bias=unit_ms * torch.cat(of(2, "bias")).numpy(),
+        empty=empty.detach().double().numpy(),
+    )
+    return DeviceLaw(PAPER, width=LATENT, tables=LATENT, paper=paper)
+
+
+class PaperCostNetwork(CostNetwork):
+    """Table MLP 21-128-32, sum, heads 32-64-1; max over devices of the sums, then 32-64-1 for the overall cost.
+
+    The paper predicts no forward communication (its measurement contains the waiting for other devices); here both
+    directions move the same bytes, so the one communication head stands for both.
+    """
+
+    table: TableNetwork
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = TableNetwork()
+        self.heads = nn.ModuleList(mlp(LATENT, _HEAD, 1) for _ in range(3))
+        self.overall = mlp(LATENT, _HEAD, 1)
+
+    def heads_ms(self, sums: Float[Tensor, "*B D L"]) -> Float[Tensor, "*B D 3"]:
+        """Forward compute, backward communication and backward compute of each device."""
+        latents = self.table.of_devices(sums)
+        return torch.cat([head(latents) for head in self.heads], dim=-1)
+
+    def phases_ms(self, sums: Float[Tensor, "*B D L"]) -> Float[Tensor, "*B D 4"]:
+        """See `CostNetwork`."""
+        return self.heads_ms(sums)[..., [0, 1, 1, 2]]
+
+    def overall_ms(self, sums: Float[Tensor, "*B D L"]) -> Float[Tensor, "*B"]:
+        """The overall head on the largest latents."""
+        return self.overall(self.table.of_devices(sums).max(dim=-2).values).squeeze(-1)
+
+    @torch.no_grad()
+    def law(self, num_devices: int) -> DeviceLaw:
+        """The heads of a device."""
+        forward, communication, backward = self.heads
+        return heads_law([forward, backward, communication], self.table.empty())
+
+    def loss(self, data: CostData, batch: int, generator: torch.Generator) -> Float[Tensor, ""]:
+        """Squared errors of the overall cost of drawn placements, and of each head on single devices, summed."""
+        latents, sums = self.encode(data.features), data.assignment  # [P, L], [S, D, P]
+        placements = torch.randint(len(sums), (batch,), generator=generator)
+        devices = torch.randint(sums[..., 0].numel(), (batch,), generator=generator)  # sample x D + device
+        predicted_ms = self.heads_ms(sums.flatten(0, 1)[devices] @ latents)
+        heads = (predicted_ms - data.phases_ms.flatten(0, 1)[devices][:, [0, 2, 3]]).square().mean(dim=0).sum()
+        overall_ms = self.overall_ms(sums[placements] @ latents)
+        return heads + (overall_ms - data.overall_ms[placements]).square().mean()

@@ -36,12 +36,11 @@ from dreamshard.cost_model.compiled import (
     computes_ms,
     curve_points,
 )
-from dreamshard.cost_model.cost_network import COMPUTE, CostData, CostNetwork, TrainingDivergedError
-from dreamshard.cost_model.exchanges import ExchangeModel, comm_inputs
-from dreamshard.cost_model.features import (
+from dreamshard.cost_model.cost_network import (
     BACKWARD,
     BATCH,
     BINS,
+    COMPUTE,
     DISTINCT_ROWS,
     FORWARD,
     HOT,
@@ -52,9 +51,13 @@ from dreamshard.cost_model.features import (
     LOG_UNIQUE,
     PHYSICAL,
     VECTORS,
+    CostData,
+    CostNetwork,
     Normaliser,
+    TrainingDivergedError,
     lookups_by_bin,
 )
+from dreamshard.cost_model.exchanges import ExchangeModel, comm_inputs
 from dreamshard.tasks import PlacementTask
 
 _LOG_WIDE = torch.tensor(WIDE_DIMS).log()

@@ -43,8 +43,8 @@ from dreamshard.costs import DeviceCosts
 from dreamshard.files import digest
 from dreamshard.hardware.accelerator import AcceleratorSpec
 from dreamshard.hardware.links import VECTOR_BYTES, collectives_s
-from dreamshard.shards import GRADIENT_BYTES, Shards
 from dreamshard.tables import BYTES_PER_ELEMENT_STATE, BYTES_PER_ROW_STATE, NUM_BINS, Tables
+from dreamshard.tasks import GRADIENT_BYTES, Shards
 
 BANDWIDTH_SHARE = 0.71  # of the peak bandwidth that reads of random rows reach; fitted
 UPDATE_SHARE = 0.49  # of the peak bandwidth where random rows are read, changed and written back; fitted
@@ -280,10 +280,10 @@ def exchanges_s(shards: Shards, batch_size: int, spec: AcceleratorSpec) -> Float
     Raises:
         ValueError: rows are spread over more devices than a host has.
     """
-    num_devices, most = shards.num_devices, shards.most_traffic()
+    num_devices, carried = shards.num_devices, shards.carried.double()
     per_host = min(shards.task.devices_per_host or spec.devices_per_node, num_devices)
     shards.require_hosts_of(per_host)
-    mean_dims = shards.traffic[:, 0].double().sum() / num_devices
+    most, mean_dims = carried.amax(dim=0), carried[:, 0].mean()
     return collectives_s(most, batch_size, num_devices, spec, per_host, shards.devices_per_host, mean_dims)
 
 

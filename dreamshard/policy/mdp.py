@@ -15,11 +15,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.distributions import Categorical
 
-from dreamshard.cost_model import CostNetwork, Normaliser, TableNetwork, gradient_step, mlp
 from dreamshard.cost_model.compiled import DeviceLaw, Floats, Ints, copy_into, first_ms, jit, linear, phases_ms
-from dreamshard.cost_model.paper import LATENT
-from dreamshard.shards import allowed_devices
-from dreamshard.tasks import PlacementTask
+from dreamshard.cost_model.cost_network import LATENT, CostNetwork, Normaliser, TableNetwork, gradient_step, mlp
+from dreamshard.tasks import PlacementTask, allowed_devices
 
 Mask = NDArray[np.bool_]
 
@@ -143,7 +141,7 @@ def log_probs(
 
     With `masks` they are of the choice among the legal devices, otherwise among all.
     """
-    placed = torch.nn.functional.one_hot(taken.actions, len(episode.capacity_bytes))  # [B, T, D]
+    placed = nn.functional.one_hot(taken.actions, len(episode.capacity_bytes))  # [B, T, D]
     held = placed.cumsum(dim=1) - placed  # tables of each device before the step
     scores = policy.table_scores(episode.features)
     added = placed * scores[:-1, None]

@@ -7,8 +7,6 @@ from dreamshard.placer import Placer
 
 RIVALS = ("torchrec_planner", "torchrec_planner_columns")
 
-__all__ = ["RIVALS", "installed_rivals", "rival"]
-
 
 def rival(name: str, *, spec: AcceleratorSpec | None = None) -> Placer:
     """The rival `name`.

@@ -6,8 +6,7 @@ annealing  the compiled search among the options of every table
 starting   greedy placements, and how tables are sharded if devices could be even
 options    how each table may be sharded, as arrays
 costs      the cost model: a trained network, or a preset's roofline
-packing    where tables may be, and whether they fit at all
-baselines  heuristics
+packing    where tables may be, whether they fit at all, and heuristics
 """
 
 from dreamshard.search.placers import (

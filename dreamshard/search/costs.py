@@ -45,9 +45,8 @@ from dreamshard.hardware.accelerator import AcceleratorSpec
 from dreamshard.hardware.links import VECTOR_BYTES, collectives_s
 from dreamshard.hardware.roofline import DIM, figures_of, operators_s, placed_loads, require_host_link
 from dreamshard.placement import ON_ONE_DEVICE, Placement, TableSharding
-from dreamshard.shards import Shards
 from dreamshard.tables import DEFAULT_BATCH
-from dreamshard.tasks import PlacementTask
+from dreamshard.tasks import PlacementTask, Shards
 
 _AT_ONCE = 2**22  # numbers of the loads of changed placements that are in memory at once
 _PAPER = (
@@ -113,8 +112,7 @@ class CostModel(ABC):
 
     def sums(self, shards: Shards) -> Floats:
         """`[D, L]` loads of a placement's shards, summed over each device."""
-        loads = torch.from_numpy(self.loads(shards))
-        return loads.new_zeros(shards.num_devices, loads.shape[1]).index_add_(0, shards.device, loads).numpy()
+        return shards.per_device(torch.from_numpy(self.loads(shards))).numpy()
 
     def predict(self, placement: Placement) -> DeviceCosts:
         """`[D]` milliseconds per phase; raises as `loads`."""

@@ -26,9 +26,8 @@ from dreamshard.placer import NoPlacementError
 from dreamshard.search.annealing import ON_ALL, ON_DEVICES, ON_HOST, Found, Menu
 from dreamshard.search.costs import CostModel
 from dreamshard.search.packing import Mask, PlacementLimits
-from dreamshard.shards import Shards
 from dreamshard.tables import DIM_MULTIPLE, WIDEST_SHARD
-from dreamshard.tasks import PlacementTask
+from dreamshard.tasks import PlacementTask, Shards
 
 _RANGES = (2, 3, 4, 6, 8, 12, 16, 24, 32)
 _GRIDS = (2, 4)  # ranges of columns, each on a host; and as many as there may be
@@ -45,8 +44,7 @@ _IS_ON_DEVICE, _IS_EVERYWHERE, _IS_ON_HOST = (
 )
 
 
-@dataclass(frozen=True)
-class _Fields:
+class _Fields(NamedTuple):
     """Fields of `O` options.
 
     Attributes:
@@ -70,10 +68,9 @@ class _Fields:
 
     def select(self, kept: Mask) -> "_Fields":
         """Some of them."""
-        of_range, share, parts = np.repeat(kept, self.parts), self.share[kept], self.parts[kept]
-        start, end = self.start[of_range], self.end[of_range]
-        number, spare = self.number[kept], self.spare[kept]
-        return _Fields(self.of_item[kept], number, spare, self.kind[kept], share, parts, start, end)
+        of_range = np.repeat(kept, self.parts)
+        columns = self._asdict().items()
+        return _Fields(**{name: of[of_range if name in ("start", "end") else kept] for name, of in columns})
 
 
 @dataclass(frozen=True)
@@ -145,7 +142,7 @@ class ShardingOptions:
         options, states = cls._made(task, model, model.law(), limits, fields), []
         for n in range(len(placements)):
             option = np.array([number[i, shardings[n]] for i, shardings in enumerate(anywhere)])
-            place = np.full((len(option), int(parts.max())), -1)
+            place = options._nowhere()
             for i, shardings in enumerate(placed):
                 where = (shardings[n].where or (0,))[: parts[option[i]]]
                 place[i, : len(where)] = where
@@ -175,7 +172,7 @@ class ShardingOptions:
             load[is_group] = len(loads) + fields.of_item[of_range][is_group]
             size[is_group] = limits.item_bytes[fields.of_item[of_range]][is_group]
             loads = np.concatenate([loads, of_items])
-        first_option = np.searchsorted(fields.of_item, np.arange(len(table) + 1))
+        loads, first_option = np.ascontiguousarray(loads), np.searchsorted(fields.of_item, np.arange(len(table) + 1))
         spread = np.where(_IS_EVERYWHERE[fields.kind], ON_ALL, np.where(_IS_ON_HOST[fields.kind], ON_HOST, ON_DEVICES))
         menu = Menu(
             first_option=first_option,
@@ -187,8 +184,8 @@ class ShardingOptions:
             blocks=blocks,
             size=size,
             law=law,
-            loads=np.ascontiguousarray(loads),
-            row_ms=first_ms(law, np.ascontiguousarray(loads)),
+            loads=loads,
+            row_ms=first_ms(law, loads),
             allowed=limits.allowed,
             first_group=limits.first_group,
             groups=limits.groups,
@@ -234,13 +231,17 @@ class ShardingOptions:
         """A placement by other options of the same task; none if these lack one of its options."""
         wanted = other.fields.number[found.option]
         option = np.minimum(np.searchsorted(self.fields.number, wanted), len(self.fields.number) - 1)
-        place = np.full((len(option), int(self.fields.parts.max())), -1)
+        place = self._nowhere()
         place[:, : found.place.shape[1]] = found.place[:, : place.shape[1]]
         return [Found(option, place, found.cost_ms)] if (self.fields.number[option] == wanted).all() else []
 
+    def _nowhere(self) -> Ints:
+        """`[I, K]` places of ranges that are nowhere."""
+        return np.full((len(self.menu.allowed), int(self.fields.parts.max())), -1)
+
     def whole(self, device: Ints) -> tuple[Ints, Ints]:
         """Options and places of whole tables, on `device` `[T]`."""
-        place = np.full((len(self.menu.allowed), int(self.fields.parts.max())), -1)
+        place = self._nowhere()
         place[self.item[::-1], 0] = device[::-1]  # of an item's first table
         return self.menu.first_option[:-1].copy(), place
 

@@ -16,8 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dreamshard.constraints import UNCONSTRAINED
-from dreamshard.cost_model import CostNetwork, Normaliser
-from dreamshard.cost_model.cost_network import COMPUTE
+from dreamshard.cost_model.cost_network import COMPUTE, CostNetwork, Normaliser
 from dreamshard.cost_model.structured import StructuredCostNetwork
 from dreamshard.costs import DeviceCosts, Difference, MeasuredOn
 from dreamshard.hardware.accelerator import AcceleratorSpec
@@ -30,9 +29,8 @@ from dreamshard.search.options import ShardingOptions
 from dreamshard.search.packing import packed
 from dreamshard.search.search import default_moves, search
 from dreamshard.search.starting import greedy
-from dreamshard.shards import violation
 from dreamshard.tables import DEFAULT_BATCH, Tables
-from dreamshard.tasks import PlacementTask
+from dreamshard.tasks import PlacementTask, violation
 
 MOVES_PER_MS = 1_000
 """Changes that an idle core tries in a millisecond; a budget of time stands for as many, whatever the machine."""

@@ -25,13 +25,11 @@ from dreamshard.costs import DeviceCosts
 from dreamshard.placement import ON_ONE_DEVICE, ON_ONE_HOST, SHARDING_TYPES, SPLIT_BY_COLUMNS, Placement, ShardingType
 from dreamshard.placer import NoPlacementError
 from dreamshard.search.annealing import ON_ALL, ON_DEVICES, Found, IsLate, Menu, anneal, never, priced, state_of
-from dreamshard.search.baselines import heuristic_starts
 from dreamshard.search.costs import CostModel
 from dreamshard.search.options import ShardingOptions
-from dreamshard.search.packing import no_placement, packed, packed_columns
+from dreamshard.search.packing import heuristic_starts, no_placement, packed, packed_columns
 from dreamshard.search.starting import ANYTHING, EvenSplit, Target, balanced, greedy, split_evenly
-from dreamshard.shards import violation
-from dreamshard.tasks import PlacementTask
+from dreamshard.tasks import PlacementTask, violation
 
 _MOST_CELLS = (
     20_000,
@@ -85,15 +83,13 @@ def search(
             exploration.explore(every)
             results += exploration.results.values()
     if not results:
-        plan = packed_columns(task) if "column_wise" in task.constraints.all_sharding_types else None
-        if plan is None:
-            plan = Placement.whole(packed(task), task.num_devices)
+        by_columns = "column_wise" in task.constraints.all_sharding_types
+        plan = packed_columns(task) if by_columns else Placement.whole(packed(task), task.num_devices)
         if not violation(task, plan):
             return plan
         raise no_placement(task)
-    results.sort(key=lambda result: len(result.options.types))
-    best = results[0]
-    for result in results[1:]:
+    best, *others = sorted(results, key=lambda result: len(result.options.types))
+    for result in others:
         if result.overall_ms < best.overall_ms * (1 - _WORTH):
             best = result
     joined, apart = (best.options.placement(best.found, joined=are_joined) for are_joined in (True, False))
@@ -260,7 +256,7 @@ def _quick_starts(options: ShardingOptions, option: Ints) -> list[Found]:
     menu = _from_options(options, option)
     even = balanced(menu).even
     targets = (ANYTHING, Target(max(even.own_ms, menu.alone_ms.max()), _WIDTH * even.width))
-    return [each for target in targets if (each := _greedy(menu, target)) is not None]
+    return [start for target in targets for start in _greedy(menu, target)]
 
 
 def _starts_within_targets(options: ShardingOptions, option: Ints, is_late: IsLate) -> list[Found]:
@@ -271,20 +267,22 @@ def _starts_within_targets(options: ShardingOptions, option: Ints, is_late: IsLa
     if not options.types & set(SPLIT_BY_COLUMNS):
         return []
     menu, columns = _from_options(options, option), options.fields.end - options.fields.start
-    found = list[Found | None]()
+    found = list[Found]()
     for most in _WIDEST_RANGES:
         own = menu._replace(first_option=np.append(options.first_within(menu, most, columns), menu.first_option[-1]))
         even = balanced(own).even
         targets = [Target(even.own_ms * (1 + of_own), even.width * (1 + of_width)) for of_own, of_width in _MARGINS]
-        found += [_greedy(own, target) for target in targets if not is_late()]
-    return [each for each in found if each is not None]
+        found += [start for target in targets if not is_late() for start in _greedy(own, target)]
+    return found
 
 
-def _greedy(menu: Menu, target: Target) -> Found | None:
-    """The greedy placement of spread tables, then of the others by their cost in their first option."""
+def _greedy(menu: Menu, target: Target) -> list[Found]:
+    """The greedy placement of spread tables, then of the others by their cost in their first option, if all fit."""
     first = menu.first_option[:-1]
     work = menu.alone_ms * np.diff(menu.first_range)[first]
-    return greedy(menu, np.argsort(-np.where(menu.spread[first] != ON_DEVICES, np.inf, work), kind="stable"), target)
+    order = np.argsort(-np.where(menu.spread[first] != ON_DEVICES, np.inf, work), kind="stable")
+    start = greedy(menu, order, target)
+    return [] if start is None else [start]
 
 
 def _tight_starts(task: PlacementTask, options: ShardingOptions, is_late: IsLate) -> list[Found]:

@@ -1,8 +1,8 @@
 """Testbeds measure placements: on real ranks, on one device that stands for many, or on models of an accelerator.
 
 base        the protocol, the setup, capacity
-simulated   costs from an accelerator's figures; emulated: one device that stands for all, with the links of an accelerator
-cluster     a rank per device
+kinds       simulated: costs from an accelerator's figures; emulated: one device that stands for all, with the links of an
+            accelerator; cluster: a rank per device
 ranks       which rank is which device; their loop of jobs and their driver, on this host or torchrun's; ray_ranks on Ray
 step        a training step, timed: the operators of fbgemm, and its collectives
 device      clock, memory, cold caches
@@ -23,11 +23,10 @@ from dreamshard.hardware.accelerator import (
     read_hardware,
 )
 from dreamshard.testbeds.base import Capacity, DeviceType, MeasurementError, Testbed, TestbedSetup
-from dreamshard.testbeds.cluster import ClusterTestbed
 from dreamshard.testbeds.device import device_model
+from dreamshard.testbeds.kinds import ClusterTestbed, EmulatedTestbed, SimulatedTestbed
 from dreamshard.testbeds.ranks import Ranks
 from dreamshard.testbeds.ray_ranks import ray_ranks
-from dreamshard.testbeds.simulated import EmulatedTestbed, SimulatedTestbed
 from dreamshard.workloads import call
 
 logger = logging.getLogger(__name__)

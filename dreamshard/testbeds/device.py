@@ -29,8 +29,7 @@ from dreamshard.costs import PHASES, CostSample, DeviceCosts, Infeasible, librar
 from dreamshard.placement import Placement
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.base import DeviceType, Testbed, TestbedSetup
-from dreamshard.workloads import Lookups
-from dreamshard.workloads.lookups import check_indices
+from dreamshard.workloads.lookups import Lookups, check_indices
 
 FLUSH_BYTES = {"cpu": 64 * 2**20, "cuda": 2**30}
 """Written to empty the caches; on a CPU at least, as its last-level cache may be larger."""

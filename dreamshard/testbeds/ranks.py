@@ -34,7 +34,7 @@ from torch.multiprocessing import get_context
 
 from dreamshard.costs import Exchange
 from dreamshard.placement import ON_ONE_HOST
-from dreamshard.shards import Shards
+from dreamshard.tasks import Shards
 from dreamshard.testbeds.base import DeviceType, TestbedSetup
 from dreamshard.testbeds.device import Device, device_model
 from dreamshard.testbeds.step import Teams, measure_exchange, measure_step

@@ -24,9 +24,8 @@ from torch import Tensor
 
 from dreamshard.costs import Exchange, Infeasible
 from dreamshard.placement import ON_ONE_DEVICE, ON_ONE_HOST, SHARDING_TYPES, ShardingType
-from dreamshard.shards import Shards
 from dreamshard.tables import Optimizer, Precision
-from dreamshard.tasks import Activations
+from dreamshard.tasks import Activations, Shards
 from dreamshard.testbeds.device import INT32_LIMIT, Device, Floats
 from dreamshard.workloads import Lookups
 
@@ -282,7 +281,7 @@ def collectives_of(shards: Shards, teams: Teams, device: Device) -> list[tuple[W
     First of pooled vectors, until each rank has those of its samples; then of their gradients, until each rank has those of
     the vectors that it pooled. `shards` are those of all devices.
     """
-    exchanges, place, carried = [], device.device, shards.per_device(shards.traffic)  # [D, 4]
+    exchanges, place, carried = [], device.device, shards.carried  # [D, 4]
     everyone, host, across = teams
     counts, rank = sample_counts(device.setup.batch_size, everyone.size()), everyone.rank()
     most, dims, row_dims = counts[0], carried[:, 0], int(carried[:, 1].max())

@@ -1,6 +1,12 @@
-"""`DreamShardPlanner` in place of TorchRec's `EmbeddingShardingPlanner`: one line changes in a trainer."""
+"""`DreamShardPlanner` in place of TorchRec's `EmbeddingShardingPlanner`: one line changes in a trainer.
+
+`ShardCosts` gives dreamshard's costs and bytes as an estimator of TorchRec's planner, so that its proposers and stats table
+use them. Not through `EmbeddingPerfEstimatorFactory`: its context of a shard says neither which table that is of nor how
+often rows are looked up again.
+"""
 
 import logging
+import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -12,14 +18,24 @@ from typing import Any, Literal
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch import nn
+from jaxtyping import Float
+from torch import Tensor, nn
 from torchrec.distributed.comm import get_local_size, get_topology_domain_multiple
 from torchrec.distributed.planner import ParameterConstraints, Topology
 from torchrec.distributed.planner.constants import BATCH_SIZE, POOLING_FACTOR
 from torchrec.distributed.planner.planners import to_sharding_plan
 from torchrec.distributed.planner.stats import EmbeddingStats
 from torchrec.distributed.planner.storage_reservations import HeuristicalStorageReservation
-from torchrec.distributed.planner.types import PlannerError, PlannerErrorType, ShardingOption, Stats, StorageReservation
+from torchrec.distributed.planner.types import (
+    Perf,
+    PlannerError,
+    PlannerErrorType,
+    ShardEstimator,
+    ShardingOption,
+    Stats,
+    Storage,
+    StorageReservation,
+)
 from torchrec.distributed.sharding_plan import get_default_sharders
 from torchrec.distributed.types import ShardingPlan, ShardingPlanner
 from torchrec.distributed.utils import get_device_type
@@ -33,13 +49,11 @@ from dreamshard.placement import SHARDING_TYPES, Placement
 from dreamshard.placer import NoPlacementError, Placer
 from dreamshard.planning import load_placer
 from dreamshard.search import RooflinePlacer, SearchingPlacer
-from dreamshard.shards import Shards, violation
-from dreamshard.tables import Tables
-from dreamshard.tasks import Activations, PlacementTask
-from dreamshard.torchrec.estimator import ShardCosts
+from dreamshard.search.costs import RooflineCosts
+from dreamshard.tables import ModelTable, Tables
+from dreamshard.tasks import Activations, PlacementTask, Shards, violation
 from dreamshard.torchrec.models import Sharders, discover
-from dreamshard.torchrec.plans import per_feature, sharding_options
-from dreamshard.torchrec.sharding_types import check_given, narrowed
+from dreamshard.torchrec.plans import CACHED, check_given, narrowed, per_feature, sharding_options, shards_of
 from dreamshard.workloads import ModelTables, model_tables
 
 _CHAMPION = "champion"
@@ -50,6 +64,46 @@ _INPUTS: dict[Pipeline, int] = {"none": 1, "base": 1, "sparse_dist": 2, "prefetc
 _INDEX_BYTES = 8  # of a lookup: int64
 _PREFETCHED = 7  # further batches of the inputs of cached tables that prefetching holds, as TorchRec counts them
 _PERCENTAGE = 0.15  # of device memory that TorchRec's planner reserves by default
+_AT_ONCE = 2**22  # numbers of the loads that are in memory at once
+
+
+class ShardCosts(ShardEstimator):  # type: ignore[misc]  # torchrec is untyped here
+    """Milliseconds of each shard alone on a device, and its bytes.
+
+    If shards have ranks, as in a plan, the milliseconds of each rank and phase add up to the prediction for all its shards
+    together. Kernels of unknown cost cost infinitely much: a trained network knows no tables in host memory.
+    """
+
+    def __init__(self, task: PlacementTask, tables: Sequence[ModelTable], predictor: SearchingPlacer) -> None:
+        """Of `tables` as the model has them, in the task's order."""
+        self.model = predictor.costs(task)
+        self.number = {(table.module_path, table.name): t for t, table in enumerate(tables)}
+
+    def estimate(self, sharding_options: list[ShardingOption], sharder_data_map: Any = None) -> None:
+        """Set `perf` and `storage` of each shard."""
+        model, kernels = self.model, ["fused", "dense"]
+        if isinstance(model, RooflineCosts) and model.spec.host_bytes_per_s:
+            kernels.append(CACHED)
+        known = []
+        for option in sharding_options:
+            is_known = option.compute_kernel in kernels
+            known += [(option, self.number[option.path, option.name])] * is_known
+            for shard in option.shards:
+                shard.storage = Storage(hbm=0, ddr=0)
+                shard.perf = Perf(*[0.0 if is_known or not min(shard.size) else math.inf] * 4)
+        held, shards = shards_of(model.task, known, model.devices_per_host)
+        phases_ms = self._alone_ms(shards)
+        if all(shard.rank is not None for shard in held):
+            together_ms = model.phases_ms(model.sums(shards)[None])[0]
+            phases_ms *= (together_ms / shards.per_device(phases_ms).clamp(min=1e-12))[shards.device]
+        for shard, (forward, sent, returned, backward) in zip(held, phases_ms.tolist(), strict=True):
+            shard.perf = Perf(forward, sent, backward, returned)
+
+    def _alone_ms(self, shards: Shards) -> Float[Tensor, "S 4"]:
+        loads = self.model.loads(shards)
+        others = (0, 0), (0, shards.num_devices - 1), (0, 0)  # devices, which are empty
+        parts = np.array_split(loads[:, None], 1 + loads.size * shards.num_devices // _AT_ONCE)
+        return torch.cat([self.model.phases_ms(np.pad(part, others))[:, 0] for part in parts]).float()
 
 
 @dataclass(eq=False)

@@ -38,9 +38,8 @@ from dreamshard.placer import NoPlacementError
 from dreamshard.policy import mdp
 from dreamshard.policy.mdp import Episode, PolicyNetwork, UpdateFigures
 from dreamshard.search import DreamShardPlacer
-from dreamshard.shards import violation
 from dreamshard.tables import Tables
-from dreamshard.tasks import PlacementTask
+from dreamshard.tasks import PlacementTask, violation
 from dreamshard.testbeds.base import Testbed
 from dreamshard.training import autoshard
 from dreamshard.training.autoshard import AutoShardPlacer, AutoShardPolicy, ComputeCostNetwork

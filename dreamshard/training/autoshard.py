@@ -18,14 +18,12 @@ from torch import Tensor, nn
 
 from dreamshard.cost_model import CostData, CostNetwork, Normaliser, TableNetwork, gradient_step, mlp
 from dreamshard.cost_model.compiled import DeviceLaw
-from dreamshard.cost_model.cost_network import COMPUTE
-from dreamshard.cost_model.paper import LATENT, heads_law
+from dreamshard.cost_model.cost_network import COMPUTE, LATENT, heads_law
 from dreamshard.placement import Placement
 from dreamshard.placer import OrderedPlacer
 from dreamshard.policy.mdp import Episode, UpdateFigures, legal_devices, masked
 from dreamshard.search.packing import packed
-from dreamshard.shards import violation
-from dreamshard.tasks import PlacementTask
+from dreamshard.tasks import PlacementTask, violation
 
 DEVICE_INPUTS = 2
 """Of a device, besides its tables: its predicted compute and its memory in use."""
@@ -217,7 +215,7 @@ def actor_critic_loss(
     """The loss of one batch, summed over its steps as the authors do, and the mean entropy of a step in nats."""
     encoded = policy.encode(episode.features)  # [T, L]
     states = policy.states(encoded)  # [T, H]
-    placed = torch.nn.functional.one_hot(taken.actions, taken.legal.shape[-1])  # [B, T, D]
+    placed = nn.functional.one_hot(taken.actions, taken.legal.shape[-1])  # [B, T, D]
     added = placed[..., None] * encoded[:, None, :]  # [B, T, D, L]
     sums = added.cumsum(dim=1) - added  # of each device before the step
     chances = masked(policy.logits(states, sums, taken.known), taken.legal)  # [B, T] of D
@@ -262,14 +260,14 @@ def vtrace(
         values: estimated before each action by the network that learns.
     """
     weight = (target_log_prob - behaviour_log_prob).exp().clamp(max=1)  # [B, T]
-    after = torch.nn.functional.pad(values[:, 1:], (0, 1))
+    after = nn.functional.pad(values[:, 1:], (0, 1))
     delta = weight * (rewards + after - values)
     excess = torch.zeros_like(delta)  # of the target over the estimate
     following = torch.zeros_like(delta[:, 0])
     for t in reversed(range(delta.shape[1])):
         excess[:, t] = following = delta[:, t] + weight[:, t] * following
     targets = values + excess
-    after = torch.nn.functional.pad(targets[:, 1:], (0, 1))
+    after = nn.functional.pad(targets[:, 1:], (0, 1))
     return VTrace(targets, weight * (rewards + after - values))
 
 

@@ -2,14 +2,12 @@
 
 sources        opens a source by its name: bundled workload, file, folder or bucket; and the spelling by which it is known;
                calls a person's own function; `dreamshard.torchrec` reads the models that they return
-workload       which tables to ingest, and the `Workload` that every source gives; Zipf lookups for lists
-recorded       readers of recorded lookups: Meta's and MLPerf's files, Criteo's logs
-meta           Meta's data sets, generated to fit what Meta published
-table_list     lists of tables: read, checked, and completed
-model_tables   the tables of a model or list: types, optimizers, features, modules
+workload       which tables to ingest, and the `Workload` that every source gives; generated lookups: Zipf's for lists, and
+               of Meta's data sets, to fit what Meta published
+table_list     the tables of a list or model: read, checked and completed; types, optimizers, features, modules
 task_sampling  tables split into training and held-out tables, and tasks drawn from either
-lookups        lookups in memory and as Parquet, their statistics, and a data set's version
-zipf           the law behind generated lookups
+lookups        lookups in memory and as Parquet, their statistics, and a data set's version; readers of recorded lookups:
+               Meta's and MLPerf's files, Criteo's logs
 """
 
 from dreamshard.workloads.lookups import (
@@ -24,9 +22,8 @@ from dreamshard.workloads.lookups import (
     statistics,
     write_lookups,
 )
-from dreamshard.workloads.model_tables import ModelTables, model_tables
 from dreamshard.workloads.sources import call, change_token, is_function, known_as, open_workload
-from dreamshard.workloads.table_list import check_records, fill_missing_columns, list_tables
+from dreamshard.workloads.table_list import ModelTables, check_records, fill_missing_columns, list_tables, model_tables
 from dreamshard.workloads.workload import (
     META_WORKLOADS,
     Workload,

@@ -30,10 +30,8 @@ import pyarrow.parquet as pq
 from fsspec.implementations.local import LocalFileSystem
 
 from dreamshard.files import did_you_mean, first_line, json_digest, reading
-from dreamshard.model_table import ModelTable
-from dreamshard.workloads.lookups import Lookups, read_lookups
-from dreamshard.workloads.meta import open_meta
-from dreamshard.workloads.recorded import RecordedFile, open_arrays, open_criteo, open_tensors
+from dreamshard.tables import ModelTable
+from dreamshard.workloads.lookups import Lookups, RecordedFile, open_arrays, open_criteo, open_tensors, read_lookups
 from dreamshard.workloads.table_list import list_tables
 from dreamshard.workloads.workload import (
     META_WORKLOADS,
@@ -43,6 +41,7 @@ from dreamshard.workloads.workload import (
     bundled_lists,
     bundled_workloads,
     listed_workload,
+    open_meta,
 )
 
 Reader = Callable[[Path, int], RecordedFile]

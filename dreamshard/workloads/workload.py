@@ -1,6 +1,16 @@
-"""Which tables to ingest, and the `Workload` that every source gives: tables, and their lookups on demand."""
+"""Which tables to ingest, the `Workload` that every source gives, tables and their lookups on demand, and generated lookups.
+
+Lookups of lists follow a Zipf law, the power law on [1, rows + 1) rounded down: rank k has the share of the area under
+x ** -alpha between k and k + 1. Its distribution function has a closed form for any number of rows.
+
+`meta-dlrm-2021` and `meta-dlrm-2022` have lookups that fit the statistics that Meta published of its data sets, which
+`lookups.py` reads themselves. `data/<name>.parquet` gives each table's rows, and how many of them a batch looks up once,
+twice, 3-4 times and so on. These numbers were fitted once (`data/SOURCES.md`). Each table's rows are scattered over the
+table, and their lookups over the samples of one batch in random order.
+"""
 
 import hashlib
+import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,15 +19,16 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
+import numpy.typing as npt
+import pyarrow.parquet as pq
 import pydantic
 import torch
+from jaxtyping import Float
 from pydantic import Field
 
-from dreamshard.files import json_digest
-from dreamshard.model_table import ModelTable
-from dreamshard.tables import DIM_MULTIPLE, padded_dim
+from dreamshard.files import MOST_ROWS, json_digest
+from dreamshard.tables import DIM_MULTIPLE, NUM_BINS, ModelTable, padded_dim
 from dreamshard.workloads.lookups import Lookups, WorkloadTable, check_indices, index_dtype
-from dreamshard.workloads.zipf import draw_ranks, scatter
 
 DATA = Path(__file__).parent / "data"
 META_WORKLOADS = ("meta-dlrm-2021", "meta-dlrm-2022")
@@ -207,3 +218,140 @@ def name_seed(name: str) -> int:
 def mixed_dims(draws: Any) -> Any:
     """Dims by uniform draws, one or an array."""
     return np.array(MIXED_DIMS)[np.searchsorted(np.cumsum(MIXED_WEIGHTS)[:-1], draws, side="right")]
+
+
+ALPHA = 1.05  # not 1
+_WIDE = np.geomspace(1, MOST_ROWS, 938).astype(np.int64)  # each 3 % after the one before
+_FIRST = np.union1d(np.arange(1, 129), _WIDE).astype(np.float64)
+"""First ranks of groups whose rows count as alike: with these and the grid, shares of bins are exact to 1e-4."""
+_GRID = 2**14
+
+
+def draw_ranks(rows: int, num_lookups: int, generator: np.random.Generator) -> npt.NDArray[np.int64]:
+    """Draw `num_lookups` ranks in 0..rows-1; rank 0 is the hottest."""
+    draws = generator.random(num_lookups)
+    ranks = (1 + draws * ((rows + 1.0) ** (1 - ALPHA) - 1)) ** (1 / (1 - ALPHA))
+    return np.asarray(np.minimum(ranks.astype(np.int64) - 1, rows - 1))
+
+
+def scatter(ranks: npt.NDArray[np.int64], rows: int, generator: np.random.Generator) -> npt.NDArray[np.int64]:
+    """Map ranks one to one to rows all over the table, as hashing does, by an affine permutation of 0..rows-1."""
+    step = max(1, min(int(rows * (0.55 + 0.2 * generator.random())), 2**62 // rows))  # products fit 64 bits
+    while math.gcd(step, rows) != 1:
+        step += 1
+    return (ranks * step + int(generator.integers(rows))) % rows
+
+
+@cache
+def expected_counts(rows: int, num_lookups: int) -> tuple[float, ...]:
+    """`[17]` expected number of distinct rows per access-count bin; their sum is the expected distinct rows."""
+    edges = np.append(_FIRST[: np.searchsorted(_FIRST, rows + 1)], rows + 1)
+    ranks, powers = np.diff(edges), edges ** (1 - ALPHA)  # [G] rows of each group
+    mean = num_lookups / (powers[-1] - 1) * np.diff(powers) / ranks  # [G] lookups of each row
+    logs, shares = _shares_by_mean()
+    at = (np.log(mean.clip(min=1e-15)) - logs[0]) / (logs[1] - logs[0])  # [G] on the grid
+    below = at.astype(np.int64)
+    upper = ranks * (mean > 0) * (at - below)
+    return tuple(((ranks * (mean > 0) - upper) @ shares[below] + upper @ shares[below + 1]).tolist())
+
+
+@cache
+def _shares_by_mean() -> tuple[Float[np.ndarray, " K"], Float[np.ndarray, "K 17"]]:
+    """Logarithms of mean lookups of a row, and how likely the row is in each bin then, as lookups are Poisson."""
+    logs = np.linspace(np.log(1e-16), np.log(1e13), _GRID)
+    bounds = torch.tensor([0.0, *(2.0**j for j in range(NUM_BINS - 1))], dtype=torch.float64)[:, None]  # [17, 1]
+    at_most = torch.special.gammaincc(bounds + 1, torch.from_numpy(np.exp(logs))[None])  # [17, K]
+    shares = at_most.diff(dim=0, append=torch.ones_like(at_most[:1])).clamp(min=0)
+    return logs, shares.T.contiguous().numpy()
+
+
+Vector = npt.NDArray[np.float64]
+Counts = npt.NDArray[np.int64]
+_BINS = tuple(f"rows_in_bin_{j}" for j in range(NUM_BINS))
+
+
+@dataclass(frozen=True)
+class Population:
+    """All tables of one data set; `t` is a table's position.
+
+    Attributes:
+        batch_size: `B` of the full batch.
+        rows: `[T]` hash sizes.
+        rows_by_bin: `[T, 17]` number of rows that the full batch looks up (0,1], (1,2], (2,4] ... times.
+        laws: of the access counts within each bin, the probability of at most the lowest count, the next one and so on.
+    """
+
+    batch_size: int
+    rows: Counts
+    rows_by_bin: Counts
+    laws: tuple[Vector, ...]
+
+
+def draw_counts(j: int, law: Vector, num_rows: int, generator: np.random.Generator) -> Counts:
+    """Ascending counts of `num_rows` rows of bin `j`, stratified over its law so that their mean is close to its mean."""
+    levels = (np.arange(num_rows) + generator.random()) / max(1, num_rows)
+    counts: Counts = 2**j // 2 + 1 + np.searchsorted(law[:-1], levels, side="right")
+    return counts
+
+
+@cache
+def population(name: str) -> Population:
+    """The tables of `meta-dlrm-2021` or `meta-dlrm-2022`.
+
+    The law of a bin has the maximum entropy with its mean: probabilities fall exponentially, by a tilt from first to last.
+    """
+    table = pq.read_table(DATA / f"{name}.parquet")
+    about = json.loads(table.schema.metadata[b"dreamshard"])
+    rows, *bins = (table[column].to_numpy().astype(np.int64) for column in ("rows", *_BINS))
+    laws = []
+    for j, tilt in enumerate(about["tilts"]):
+        high = 2**j if j < NUM_BINS - 1 else max(2**j, about["batch_size"])  # once per sample at most
+        weights = np.exp(-tilt * np.linspace(0, 1, high - 2**j // 2) - max(0.0, -tilt))
+        laws.append(np.cumsum(weights / weights.sum()))
+    return Population(about["batch_size"], rows, np.stack(bins, axis=1), tuple(laws))
+
+
+def open_meta(config: WorkloadConfig) -> Workload:
+    """One of the two Meta workloads; `t0012` is at position 12 of its population. Meta published no dims.
+
+    A batch smaller than the published one is its first samples.
+
+    Raises:
+        ValueError: there are fewer tables of the size asked for, or the batch is larger than the published one.
+    """
+    name, batch_size, seed = config.source, config.batch_size, config.seed
+    tables = population(name)
+    if batch_size > tables.batch_size:
+        raise ValueError(f"{name} has one batch of {tables.batch_size} samples; ask for at most that, not {batch_size}")
+    listed = [ModelTable(f"t{t:04}", rows, UNKNOWN_DIM) for t, rows in enumerate(tables.rows.tolist())]
+
+    def lookups(table: ModelTable, samples: int) -> Lookups:
+        return meta_lookups(name, int(table.name[1:]), samples, seed)
+
+    return listed_workload(config, listed, lookups, {table.name: [name, seed] for table in listed}, batch_size)
+
+
+def meta_lookups(name: str, t: int, batch_size: int, seed: int) -> Lookups:
+    """The first `batch_size` samples of table `t` of data set `name`.
+
+    The order of all lookups of the full batch is random, so its first samples are a draw without replacement.
+    """
+    tables = population(name)
+    rows = int(tables.rows[t])
+    generator = np.random.default_rng([seed, 4, t])
+    drawn_of = zip(tables.laws, tables.rows_by_bin[t].tolist(), strict=True)
+    counts = np.concatenate([draw_counts(j, law, count, generator) for j, (law, count) in enumerate(drawn_of)])
+    row_of = scatter(np.arange(len(counts)), rows, generator).astype(np.int32)  # [U] distinct
+    total = int(counts.sum())
+    weights = generator.standard_gamma(generator.uniform(0.5, 4.0), tables.batch_size)  # lengths; many are 0
+    ends = np.rint(weights.cumsum() * (total / weights.sum())).astype(np.int64)
+    ends[-1] = total
+    offsets = np.concatenate(([0], ends))[: batch_size + 1]
+    num_lookups = int(offsets[-1])
+    if num_lookups == total:
+        indices = np.repeat(row_of, counts)
+        generator.shuffle(indices)
+    else:
+        drawn = generator.choice(total, num_lookups, replace=False)
+        indices = row_of[np.searchsorted(counts.cumsum(), drawn, side="right")]
+    return Lookups(torch.from_numpy(indices), torch.from_numpy(offsets))

@@ -7,8 +7,7 @@ from pathlib import Path
 from dreamshard import planning
 from dreamshard.constraints import Constraints
 from dreamshard.files import did_you_mean
-from dreamshard.model_table import ModelTable
-from dreamshard.tables import Tables
+from dreamshard.tables import ModelTable, Tables
 from dreamshard.workloads import ModelTables, bundled_lists, call, is_function, list_file, model_tables
 from flows.runtime.sources import torchrec_bridge
 from storage.store import Store

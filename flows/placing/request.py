@@ -16,9 +16,8 @@ from dreamshard.placer import NoPlacementError
 from dreamshard.plan import Plan, parse_plan, read_plan
 from dreamshard.planning import legal_placement, make_plan
 from dreamshard.search import SearchingPlacer
-from dreamshard.shards import Shards
 from dreamshard.tables import Tables
-from dreamshard.tasks import PlacementTask
+from dreamshard.tasks import PlacementTask, Shards
 from dreamshard.testbeds.base import TABLES_SHARE
 from dreamshard.workloads import ModelTables, known_as
 from flows.forms.options import PlaceOptions

@@ -19,7 +19,7 @@ from dreamshard.evaluation import (
     prediction_figures,
 )
 from dreamshard.search import DreamShardPlacer
-from dreamshard.shards import Shards
+from dreamshard.tasks import Shards
 from dreamshard.testbeds.rounds import Steadiness
 from flows.reports.pages import markdown_table
 from flows.rules.promotion import gain_text

@@ -10,7 +10,7 @@ from dreamshard.placement import Placement
 from dreamshard.placer import Placer
 from dreamshard.rivals import RIVALS, installed_rivals, rival
 from dreamshard.search import MOVES_PER_MS, PARTS, DreamShardPlacer, part_of
-from dreamshard.search.baselines import baselines
+from dreamshard.search.packing import baselines
 from dreamshard.tasks import PlacementTask
 from dreamshard.training import TrainedPlacer
 from storage.mlflow_store import registry

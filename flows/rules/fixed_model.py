@@ -9,8 +9,7 @@ from dataclasses import replace
 import torch
 
 from dreamshard.search.packing import packed_columns, split_by_columns
-from dreamshard.shards import Shards
-from dreamshard.tasks import PlacementTask
+from dreamshard.tasks import PlacementTask, Shards
 
 MODEL = "model"
 """Name of the task of the model itself, which is the first of its set."""

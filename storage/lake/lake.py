@@ -34,9 +34,8 @@ import pyarrow as pa
 from dreamshard.costs import CostSample, ExchangeSample
 from dreamshard.evaluation import EvaluationRow
 from dreamshard.search import DreamShardPlacer
-from dreamshard.shards import Shards
 from dreamshard.tables import Tables
-from dreamshard.tasks import PlacementTask
+from dreamshard.tasks import PlacementTask, Shards
 from dreamshard.testbeds.rounds import RoundCost, least
 from dreamshard.workloads import LookupFiles, WorkloadTable, dataset_version, write_lookups
 from dreamshard.workloads.task_sampling import TableSplit

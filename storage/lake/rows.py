@@ -12,9 +12,8 @@ import torch
 
 from dreamshard.costs import PHASES, TRACED, CostSample, DeviceCosts, Exchange, ExchangeSample, Infeasible
 from dreamshard.placement import Placement
-from dreamshard.shards import Shards
 from dreamshard.tables import NUM_BINS, Tables, block_shares
-from dreamshard.tasks import PlacementTask
+from dreamshard.tasks import PlacementTask, Shards
 from dreamshard.workloads import dataset_version
 from storage.lake.parquet_files import content_id
 from storage.lake.schemas import datasets

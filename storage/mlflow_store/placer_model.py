@@ -34,7 +34,7 @@ _PRECISIONS, _OPTIMIZERS = (
 
 
 class RequestedTable(BaseModel, extra="forbid"):
-    """One table of a request, as `dreamshard.model_table.ModelTable` checks it.
+    """One table of a request, as `dreamshard.tables.ModelTable` checks it.
 
     Attributes:
         lookups: number of lookups in a batch; if this, `unique_rows` or `bins` are missing, they are those of the training

@@ -24,10 +24,9 @@ from dreamshard.placement import ON_ONE_DEVICE, SHARDING_TYPES, Placement
 from dreamshard.planning import make_plan
 from dreamshard.policy.mdp import Episode, rollout
 from dreamshard.search import DreamShardPlacer, GreedyCostPlacer, RooflinePlacer
-from dreamshard.search.baselines import HEURISTICS, baselines
-from dreamshard.shards import Shards
+from dreamshard.search.packing import HEURISTICS, baselines
 from dreamshard.tables import Tables
-from dreamshard.tasks import PlacementTask
+from dreamshard.tasks import PlacementTask, Shards
 from dreamshard.training import TrainingConfig, load_placer
 from tests.helpers.testbeds import simulated
 from tests.helpers.trained import learn, make_placer

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dreamshard.search import GreedyCostPlacer
-from dreamshard.search.baselines import baselines
+from dreamshard.search.packing import baselines
 from tests.baseline.figures import (
     DIMS,
     HERE,

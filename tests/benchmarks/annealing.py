@@ -11,7 +11,7 @@ import numpy as np
 from dreamshard.cost_model.compiled import Floats, Ints
 from dreamshard.placement import Placement
 from dreamshard.placer import NoPlacementError
-from dreamshard.search.baselines import heuristic_starts
+from dreamshard.search.packing import heuristic_starts
 from dreamshard.tasks import PlacementTask
 from tests.helpers.laws import Law, links
 

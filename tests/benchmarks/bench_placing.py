@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from statistics import median
 
-from dreamshard.shards import violation
+from dreamshard.tasks import violation
 from tests.benchmarks.measuring import Row, Size, row, tasks, trained
 from tests.helpers.trained import make_placer
 

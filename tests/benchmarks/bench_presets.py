@@ -32,7 +32,7 @@ from dreamshard.hardware import roofline
 from dreamshard.hardware.accelerator import MEASURED_LINKS, PRESETS, AcceleratorSpec
 from dreamshard.hardware.links import VECTOR_BYTES, Operation, collective_s, collective_times, curve_s, fit_link_curve
 from dreamshard.search import RooflinePlacer
-from dreamshard.search.baselines import baselines
+from dreamshard.search.packing import baselines
 from dreamshard.tables import BYTES_PER_WEIGHT, NUM_BINS, Tables
 from dreamshard.tasks import PlacementTask
 from tests.benchmarks.annealing import annealed_ms

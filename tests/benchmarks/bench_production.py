@@ -23,8 +23,7 @@ from dreamshard.hardware.accelerator import PRESETS
 from dreamshard.placement import Placement, TableSharding
 from dreamshard.rivals.torchrec_planner import TorchRecPlanner, local_batch_size, module_of, parameter_constraints
 from dreamshard.search import RooflinePlacer
-from dreamshard.shards import violation
-from dreamshard.tasks import PlacementTask
+from dreamshard.tasks import PlacementTask, violation
 from dreamshard.torchrec import sharding_options, tables_of
 from dreamshard.workloads import bundled_lists
 from dreamshard.workloads.table_list import check_records, fill_missing_columns

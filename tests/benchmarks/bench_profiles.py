@@ -17,9 +17,9 @@ import numpy as np
 
 from dreamshard.hardware.accelerator import PRESETS
 from dreamshard.rivals import RIVALS, rival
-from dreamshard.search.baselines import HEURISTICS, baselines
+from dreamshard.search.packing import HEURISTICS, baselines
 from dreamshard.tasks import PlacementTask
-from dreamshard.traces.learning import PRIOR_DEVICES, learn
+from dreamshard.traces import PRIOR_DEVICES, learn
 from tests.benchmarks.annealing import annealed_ms
 from tests.benchmarks.bench_real_gpu import Cell as Split, draw_tasks
 from tests.benchmarks.contest import DATA, QUICK, measured

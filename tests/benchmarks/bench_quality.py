@@ -15,7 +15,7 @@ import numpy as np
 from dreamshard.cost_model import mean_relative_error
 from dreamshard.evaluation import mean_rank_correlation
 from dreamshard.search import DreamShardPlacer, GreedyCostPlacer
-from dreamshard.search.baselines import HEURISTICS, RandomPlacer, baselines
+from dreamshard.search.packing import HEURISTICS, RandomPlacer, baselines
 from dreamshard.tasks import PlacementTask
 from tests.benchmarks.annealing import annealed_ms
 from tests.benchmarks.measuring import (

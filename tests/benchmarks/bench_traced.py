@@ -15,8 +15,8 @@ from scipy.stats import spearmanr
 
 from dreamshard.costs import PHASES
 from dreamshard.testbeds.base import TestbedSetup
-from dreamshard.testbeds.cluster import ClusterTestbed
-from dreamshard.traces.samples import trace_files, traced_sample
+from dreamshard.testbeds.kinds import ClusterTestbed
+from dreamshard.traces import trace_files, traced_sample
 from dreamshard.workloads import Lookups
 from tests.benchmarks.measuring import Row, row
 from tests.helpers.profiled_job import BATCH, RANKS, batch, placement, profile, task

@@ -24,11 +24,9 @@ from dreamshard.placement import Placement
 from dreamshard.placer import NoPlacementError, Placer
 from dreamshard.rivals import installed_rivals, rival
 from dreamshard.search import GreedyCostPlacer
-from dreamshard.search.baselines import HEURISTICS, baselines
-from dreamshard.search.packing import packed
-from dreamshard.shards import violation
+from dreamshard.search.packing import HEURISTICS, baselines, packed
 from dreamshard.tables import Tables
-from dreamshard.tasks import PlacementTask
+from dreamshard.tasks import PlacementTask, violation
 from dreamshard.testbeds.base import Testbed
 from dreamshard.training import TrainingConfig, with_algorithm
 from dreamshard.training.config import Algorithm

@@ -20,8 +20,7 @@ from dreamshard.hardware.accelerator import AcceleratorSpec
 from dreamshard.placement import Placement, TableSharding, even_columns, most_ranges
 from dreamshard.placer import OrderedPlacer
 from dreamshard.search.packing import packed, packed_columns
-from dreamshard.shards import violation
-from dreamshard.tasks import PlacementTask
+from dreamshard.tasks import PlacementTask, violation
 
 _TRIALS = 20
 _WORK = 4  # transfers of a vector's bytes in memory per lookup, over transfers between devices per vector

@@ -11,13 +11,11 @@ from numpy.typing import NDArray
 
 from dreamshard.cost_model.exchanges import designed_exchanges
 from dreamshard.placement import Placement
-from dreamshard.shards import violation
 from dreamshard.tables import Tables, concatenate
-from dreamshard.tasks import PlacementTask
+from dreamshard.tasks import PlacementTask, violation
 from dreamshard.training import TrainingConfig, TrainingState, with_algorithm
 from dreamshard.training.config import Algorithm
-from dreamshard.workloads.meta import population
-from dreamshard.workloads.workload import mixed_dims
+from dreamshard.workloads.workload import mixed_dims, population
 from tests.helpers.laws import NOISE, SIMULATED, Law, LawTestbed
 from tests.helpers.trained import learn
 

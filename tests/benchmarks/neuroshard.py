@@ -32,9 +32,8 @@ from dreamshard.cost_model.cost_network import COMPUTE
 from dreamshard.placement import Placement, TableSharding
 from dreamshard.placer import OrderedPlacer
 from dreamshard.search.packing import packed
-from dreamshard.shards import Shards
 from dreamshard.tables import DIM_MULTIPLE
-from dreamshard.tasks import PlacementTask
+from dreamshard.tasks import PlacementTask, Shards
 
 LIMITS = np.append(np.linspace(1.0, 1.5, 11), math.inf)
 """Limits on a device's sum of dims, relative to the mean over devices."""

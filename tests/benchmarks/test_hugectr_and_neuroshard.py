@@ -8,8 +8,7 @@ from dreamshard.cost_model import Normaliser, StructuredCostNetwork
 from dreamshard.hardware.accelerator import PRESETS
 from dreamshard.placement import TableSharding
 from dreamshard.placer import NoPlacementError
-from dreamshard.shards import violation
-from dreamshard.tasks import PlacementTask
+from dreamshard.tasks import PlacementTask, violation
 from tests.benchmarks.hugectr import HugeCtrPlanner
 from tests.benchmarks.neuroshard import NeuroShardPlacer
 from tests.helpers.tables import tables_of, task_of

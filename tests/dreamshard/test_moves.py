@@ -9,8 +9,7 @@ from dreamshard.moving import Current, MovePrice, Step, moved_bytes, rename_devi
 from dreamshard.placement import SHARDING_TYPES, Placement, TableSharding
 from dreamshard.planning import make_plan
 from dreamshard.search import RooflinePlacer
-from dreamshard.shards import Shards, violation
-from dreamshard.tasks import PlacementTask
+from dreamshard.tasks import PlacementTask, Shards, violation
 from tests.helpers.tables import ROW_BYTES, pool_of, shard_sums, tables_of, task_of, with_table
 from tests.helpers.trained import learnt_placer
 

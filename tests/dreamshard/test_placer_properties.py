@@ -14,11 +14,9 @@ from dreamshard.hardware.accelerator import hardware
 from dreamshard.placement import Placement
 from dreamshard.placer import NoPlacementError
 from dreamshard.search import GreedyCostPlacer, RooflinePlacer
-from dreamshard.search.baselines import baselines
-from dreamshard.search.packing import PlacementLimits, pack
-from dreamshard.shards import allowed_devices, violation
+from dreamshard.search.packing import PlacementLimits, baselines, pack
 from dreamshard.tables import Tables
-from dreamshard.tasks import PlacementTask
+from dreamshard.tasks import PlacementTask, allowed_devices, violation
 from tests.benchmarks.neuroshard import NeuroShardPlacer
 from tests.helpers.tables import pool_of, tables_of
 from tests.helpers.trained import learnt, learnt_placer

@@ -9,8 +9,7 @@ from dreamshard.placement import SHARDING_TYPES, Placement, TableSharding
 from dreamshard.plan import CurrentPlan, parse_plan, read_plan
 from dreamshard.planning import make_plan
 from dreamshard.search.packing import split_by_columns
-from dreamshard.shards import Shards, violation
-from dreamshard.tasks import PlacementTask
+from dreamshard.tasks import PlacementTask, Shards, violation
 from tests.helpers.tables import FOUR_DEVICES_ON_TWO_HOSTS, sharded_task, tables_of
 
 TABLES = tables_of((10, 20, 30), (4, 8, 4))

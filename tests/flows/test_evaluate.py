@@ -5,7 +5,7 @@ import torch
 from dreamshard.placement import Placement
 from dreamshard.placer import NoPlacementError
 from dreamshard.recipes import MeasureConfig
-from dreamshard.search.baselines import baselines
+from dreamshard.search.packing import baselines
 from dreamshard.testbeds.rounds import RoundLimits
 from dreamshard.workloads import dataset_version
 from flows.evaluate import measure_and_report

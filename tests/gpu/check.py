@@ -28,7 +28,7 @@ from dreamshard.tables import Optimizer, Precision, concatenate
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.base import TestbedSetup
 from dreamshard.testbeds.device import device_model
-from dreamshard.testbeds.simulated import EmulatedTestbed
+from dreamshard.testbeds.kinds import EmulatedTestbed
 from dreamshard.workloads import Lookups, WorkloadTable, statistics
 from tests.benchmarks.bench_presets import POWER, TIMES, agreement, kind_of, predicted_s
 

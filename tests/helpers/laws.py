@@ -25,9 +25,8 @@ from dreamshard.costs import CostSample, Exchange, ExchangeSample
 from dreamshard.hardware import roofline
 from dreamshard.hardware.links import VECTOR_BYTES, collective_s
 from dreamshard.placement import Placement
-from dreamshard.shards import Shards
 from dreamshard.tables import NUM_BINS, Tables
-from dreamshard.tasks import PlacementTask
+from dreamshard.tasks import PlacementTask, Shards
 from dreamshard.testbeds.base import Testbed
 from tests.helpers.samples import sample_of_phases
 from tests.helpers.testbeds import RTX2080TI, table_loads

@@ -23,9 +23,8 @@ import torch
 
 from dreamshard.cost_model.compiled import Floats
 from dreamshard.placement import ON_ONE_DEVICE, Placement
-from dreamshard.shards import Shards
 from dreamshard.tables import NUM_BINS, Tables
-from dreamshard.tasks import PlacementTask
+from dreamshard.tasks import PlacementTask, Shards
 from tests.helpers.laws import Law
 
 FOLDER = "DREAMSHARD_NEUROSHARD"

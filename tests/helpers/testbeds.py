@@ -11,11 +11,10 @@ from dreamshard.constraints import ANY_SHARDING
 from dreamshard.hardware.accelerator import PRESETS, AcceleratorSpec
 from dreamshard.hardware.roofline import placed_loads
 from dreamshard.placement import Placement, TableSharding
-from dreamshard.shards import Shards
 from dreamshard.tables import Optimizer, Precision, Tables
-from dreamshard.tasks import PlacementTask
+from dreamshard.tasks import PlacementTask, Shards
 from dreamshard.testbeds.base import Testbed, TestbedSetup
-from dreamshard.testbeds.simulated import SimulatedTestbed
+from dreamshard.testbeds.kinds import SimulatedTestbed
 from tests.helpers.samples import sample_of_phases
 
 RTX2080TI = PRESETS["rtx2080ti"]

@@ -6,12 +6,11 @@ import pytest
 import torch
 
 from dreamshard.cost_model import Normaliser, PaperCostNetwork, StructuredCostNetwork
-from dreamshard.cost_model.features import BACKWARD, BATCH, DISTINCT_ROWS, FORWARD, work_ratios
+from dreamshard.cost_model.cost_network import BACKWARD, BATCH, DISTINCT_ROWS, FORWARD, work_ratios
 from dreamshard.costs import MeasuredOn
 from dreamshard.placement import Placement
-from dreamshard.shards import Shards
 from dreamshard.tables import concatenate
-from dreamshard.tasks import PlacementTask
+from dreamshard.tasks import PlacementTask, Shards
 from tests.helpers.tables import pool_of, roomy_task, shard_sums, tables_of
 from tests.helpers.trained import learnt, make_placer
 

@@ -10,7 +10,7 @@ from dreamshard.cost_model import CostData, Normaliser, StructuredCostNetwork, T
 from dreamshard.cost_model.compiled import DIMS
 from dreamshard.costs import DeviceCosts
 from dreamshard.placement import Placement
-from dreamshard.search.baselines import RandomPlacer
+from dreamshard.search.packing import RandomPlacer
 from dreamshard.training import TrainingConfig
 from dreamshard.workloads.task_sampling import split_tables
 from tests.helpers.samples import sample_of

@@ -8,8 +8,7 @@ from dreamshard.constraints import ANY_SHARDING
 from dreamshard.hardware.accelerator import PRESETS
 from dreamshard.placer import NoPlacementError, Placer
 from dreamshard.rivals.torchrec_planner import TorchRecPlanner
-from dreamshard.shards import violation
-from dreamshard.tasks import PlacementTask
+from dreamshard.tasks import PlacementTask, violation
 from tests.helpers.tables import pool_of, tables_of, task_of
 
 A100 = PRESETS["a100"]

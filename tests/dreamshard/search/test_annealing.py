@@ -15,8 +15,7 @@ from dreamshard.hardware.accelerator import PRESETS
 from dreamshard.search import RooflinePlacer, annealing
 from dreamshard.search.options import ShardingOptions
 from dreamshard.search.starting import greedy
-from dreamshard.shards import violation
-from dreamshard.tasks import PlacementTask
+from dreamshard.tasks import PlacementTask, violation
 from tests.helpers.tables import pool_of
 from tests.helpers.trained import learnt_placer
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from dreamshard.search.baselines import HEURISTICS, RandomPlacer, baselines
+from dreamshard.search.packing import HEURISTICS, RandomPlacer, baselines
 from dreamshard.tasks import PlacementTask
 from tests.benchmarks.measuring import Dims, meta_tables
 from tests.helpers.tables import ROW_BYTES, shard_sums, tables_of, task_of

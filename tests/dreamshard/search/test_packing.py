@@ -10,10 +10,8 @@ from hypothesis import given, settings, strategies as st
 from dreamshard.constraints import Constraints
 from dreamshard.placement import Placement
 from dreamshard.placer import NoPlacementError
-from dreamshard.search.baselines import GreedyPlacer
-from dreamshard.search.packing import PlacementLimits, pack, packed, packed_by_size, packed_columns
-from dreamshard.shards import violation
-from dreamshard.tasks import PlacementTask
+from dreamshard.search.packing import GreedyPlacer, PlacementLimits, pack, packed, packed_by_size, packed_columns
+from dreamshard.tasks import PlacementTask, violation
 from tests.helpers.tables import ROW_BYTES, tables_of, task_of
 
 

@@ -14,10 +14,9 @@ from dreamshard.hardware.accelerator import PRESETS
 from dreamshard.placement import SHARDING_TYPES
 from dreamshard.placer import NoPlacementError
 from dreamshard.search import GreedyCostPlacer, RooflinePlacer, SearchingPlacer
-from dreamshard.search.baselines import baselines
+from dreamshard.search.packing import baselines
 from dreamshard.search.search import search
-from dreamshard.shards import violation
-from dreamshard.tasks import PlacementTask
+from dreamshard.tasks import PlacementTask, violation
 from tests.helpers.tables import pool_of, tables_of
 from tests.helpers.testbeds import simulated
 from tests.helpers.trained import learnt, learnt_placer

@@ -20,9 +20,8 @@ from dreamshard.placement import (
 )
 from dreamshard.placer import NoPlacementError
 from dreamshard.search import RooflinePlacer
-from dreamshard.search.baselines import baselines
-from dreamshard.shards import Shards, violation
-from dreamshard.tasks import PlacementTask
+from dreamshard.search.packing import baselines
+from dreamshard.tasks import PlacementTask, Shards, violation
 from tests.helpers.tables import tables_of, tables_of_dims
 from tests.helpers.trained import learnt_placer
 

@@ -14,7 +14,7 @@ import torch
 from dreamshard.costs import Exchange
 from dreamshard.placement import Placement
 from dreamshard.testbeds.base import MeasurementError, Testbed, TestbedSetup
-from dreamshard.testbeds.cluster import ClusterTestbed
+from dreamshard.testbeds.kinds import ClusterTestbed
 from tests.helpers.lookups import BATCH, TABLES, EvenLookups, FaultyLookups
 from tests.helpers.tables import roomy_task, tables_of_dims
 from tests.helpers.testbeds import any_sharding_task, of_every_type, on_two

@@ -9,10 +9,10 @@ from dreamshard.constraints import ANY_SHARDING
 from dreamshard.costs import Exchange, Infeasible
 from dreamshard.hardware.accelerator import PRESETS
 from dreamshard.placement import SHARDING_TYPES, Placement, TableSharding
-from dreamshard.shards import Shards
+from dreamshard.tasks import Shards
 from dreamshard.testbeds.base import TestbedSetup
 from dreamshard.testbeds.device import Device
-from dreamshard.testbeds.simulated import EmulatedTestbed
+from dreamshard.testbeds.kinds import EmulatedTestbed
 from tests.helpers.lookups import BATCH, TABLES, EvenLookups
 from tests.helpers.tables import roomy_task, tables_of_dims
 from tests.helpers.testbeds import any_sharding_task, of_every_type, on_two, simulated

@@ -8,9 +8,8 @@ from dreamshard.constraints import ANY_SHARDING
 from dreamshard.costs import Exchange
 from dreamshard.placement import Placement, TableSharding
 from dreamshard.testbeds import TestbedSetup, open_testbed
-from dreamshard.testbeds.cluster import ClusterTestbed
+from dreamshard.testbeds.kinds import ClusterTestbed, EmulatedTestbed
 from dreamshard.testbeds.ranks import Layout, Rank, Ranks
-from dreamshard.testbeds.simulated import EmulatedTestbed
 from tests.helpers.lookups import EvenLookups
 from tests.helpers.tables import roomy_task, tables_of_dims
 

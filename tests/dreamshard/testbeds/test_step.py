@@ -6,8 +6,7 @@ import torch.distributed as dist
 
 from dreamshard.constraints import ANY_SHARDING
 from dreamshard.placement import SHARDING_TYPES, Placement, ShardingType, TableSharding, even_columns
-from dreamshard.shards import Shards
-from dreamshard.tasks import PlacementTask
+from dreamshard.tasks import PlacementTask, Shards
 from dreamshard.testbeds import step
 from dreamshard.testbeds.base import TestbedSetup
 from dreamshard.testbeds.device import Device

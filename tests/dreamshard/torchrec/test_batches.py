@@ -7,7 +7,7 @@ torchrec = pytest.importorskip("torchrec")
 
 from torchrec import KeyedJaggedTensor  # noqa: E402
 
-from dreamshard.model_table import ModelTable  # noqa: E402
+from dreamshard.tables import ModelTable  # noqa: E402
 from dreamshard.torchrec import open_model, record  # noqa: E402
 from dreamshard.workloads import WorkloadConfig, model_tables, statistics  # noqa: E402
 from tests.helpers.meta_models import bag, bags  # noqa: E402

@@ -26,9 +26,8 @@ from dreamshard.hardware.accelerator import hardware
 from dreamshard.placement import Placement, TableSharding, even_columns
 from dreamshard.placer import NoPlacementError
 from dreamshard.search import RooflinePlacer
-from dreamshard.shards import Shards, violation
 from dreamshard.tables import Optimizer, Precision
-from dreamshard.tasks import PlacementTask
+from dreamshard.tasks import PlacementTask, Shards, violation
 from dreamshard.torchrec import sharding_options
 from dreamshard.torchrec.planner import DreamShardPlanner
 from tests.helpers.meta_models import bag, bags

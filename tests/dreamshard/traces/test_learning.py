@@ -8,8 +8,8 @@ import torch
 from dreamshard.costs import TRACED, DeviceCosts
 from dreamshard.hardware.accelerator import PRESETS
 from dreamshard.search import RooflinePlacer
-from dreamshard.search.baselines import GreedyPlacer, RandomPlacer
-from dreamshard.traces.learning import heldout_error, learn
+from dreamshard.search.packing import GreedyPlacer, RandomPlacer
+from dreamshard.traces import heldout_error, learn
 from tests.helpers.tables import pool_of, roomy_task
 from tests.helpers.testbeds import simulated
 

@@ -10,7 +10,7 @@ import torch
 
 from dreamshard.hardware.accelerator import PRESETS, preset_of
 from dreamshard.placement import Placement
-from dreamshard.traces.samples import read_trace, trace_files, traced_sample
+from dreamshard.traces import read_trace, trace_files, traced_sample
 from tests.helpers.tables import roomy_task, tables_of
 
 TASK = roomy_task(tables_of([100, 100, 100], 8))

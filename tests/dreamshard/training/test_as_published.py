@@ -17,9 +17,8 @@ from dreamshard.placement import Placement
 from dreamshard.placer import NoPlacementError
 from dreamshard.policy.mdp import Episode, PolicyNetwork, log_probs, policy_gradient_loss, rollout
 from dreamshard.search import DreamShardPlacer
-from dreamshard.shards import violation
 from dreamshard.tables import Tables
-from dreamshard.tasks import PlacementTask
+from dreamshard.tasks import PlacementTask, violation
 from dreamshard.training import with_algorithm
 from tests.helpers.samples import sample_of_phases
 from tests.helpers.tables import pool_of

@@ -5,7 +5,7 @@ import torch
 
 from dreamshard.cost_model import CostData, Normaliser
 from dreamshard.policy.mdp import Episode
-from dreamshard.search.baselines import RandomPlacer
+from dreamshard.search.packing import RandomPlacer
 from dreamshard.tasks import PlacementTask
 from dreamshard.training import with_algorithm
 from dreamshard.training.autoshard import AutoShardPolicy, ComputeCostNetwork, actor_critic_loss, rollout, vtrace

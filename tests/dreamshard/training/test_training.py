@@ -10,8 +10,7 @@ from safetensors.torch import load_file, save_file
 from dreamshard.costs import DeviceCosts, Infeasible
 from dreamshard.placement import Placement
 from dreamshard.placer import NoPlacementError
-from dreamshard.shards import violation
-from dreamshard.tasks import PlacementTask
+from dreamshard.tasks import PlacementTask, violation
 from dreamshard.training import (
     TRAINING_ALGORITHMS,
     TrainingConfig,

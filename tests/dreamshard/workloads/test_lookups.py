@@ -10,7 +10,7 @@ import torch
 from dreamshard.tables import concatenate
 from dreamshard.workloads import LookupFiles, Lookups, WorkloadTable, dataset_version, statistics
 from dreamshard.workloads.lookups import bin_counts, read_lookups, write_lookups
-from dreamshard.workloads.zipf import ALPHA, draw_ranks, expected_counts, scatter
+from dreamshard.workloads.workload import ALPHA, draw_ranks, expected_counts, scatter
 
 THREE_SAMPLES = Lookups(torch.tensor([5, 2, 2, 7], dtype=torch.int32), torch.tensor([0, 2, 2, 4]))
 

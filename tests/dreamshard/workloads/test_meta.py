@@ -10,7 +10,7 @@ import pytest
 from dreamshard.tables import NUM_BINS
 from dreamshard.workloads import META_WORKLOADS, WorkloadConfig, open_workload
 from dreamshard.workloads.lookups import bin_counts, statistics
-from dreamshard.workloads.meta import draw_counts, meta_lookups, population
+from dreamshard.workloads.workload import draw_counts, meta_lookups, population
 
 PUBLISHED = Path(__file__).parents[2] / "benchmarks/data"
 

@@ -6,7 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dreamshard import read_tables
-from dreamshard.model_table import ModelTable
+from dreamshard.tables import ModelTable
 from dreamshard.workloads import list_tables, model_tables
 from tests.helpers.tables import tables_of
 
