@@ -1,11 +1,21 @@
-"""Compare the newest placer of a training with the heuristics and the champion, on held-out tasks."""
+"""Compare placers on held-out tasks: a training's newest with heuristics and the champion, or any versions and placers."""
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
+from statistics import fmean
 from typing import Any
 
-from dreamshard.costs import CostSample, DeviceCosts, MeasuredOn, is_simulated
-from dreamshard.evaluation import EvaluationRow, best_baseline, evaluate as place_and_measure, placement_identity
+from dreamshard.costs import CostSample, DeviceCosts, MeasuredOn, feasible, is_simulated
+from dreamshard.evaluation import (
+    EvaluationRow,
+    PairedComparison,
+    best_baseline,
+    evaluate as place_and_measure,
+    mean_error,
+    placement_identity,
+)
 from dreamshard.placement import Placement
 from dreamshard.placer import Placer
 from dreamshard.plan import CurrentPlan, Plan, read_plan
@@ -14,22 +24,37 @@ from dreamshard.search.packing import RandomPlacer
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.rounds import UNSTEADY, Steadiness
 from flows.forms.form import deployed
-from flows.forms.options import EvaluateOptions
-from flows.reports.evaluation_report import make_report, outcome, steadiness_words
-from flows.reports.mlflow_tracking import log_evaluation
-from flows.rules import heldout
-from flows.rules.contestants import Contestants, of_training
-from flows.rules.fixed_model import is_fixed_model
-from flows.runtime.identity import content_key
+from flows.forms.options import CompareOptions, EvaluateOptions
+from flows.reports.evaluation_report import (
+    evaluation_metrics,
+    heldout_sentence,
+    make_report,
+    outcome,
+    page,
+    placers_table,
+    steadiness_words,
+)
+from flows.reports.pages import html_page, publish
+from flows.rules.contestants import (
+    Contestants,
+    bias_caveat,
+    of_entrants,
+    of_training,
+    other_hardware,
+    resolve,
+    setting_of,
+    split_by_training,
+)
+from flows.rules.promotion import gain_text
 from flows.runtime.run_locks import training_lock
-from flows.runtime.tasks import announce, report_progress, retried_task
-from flows.runtime.testbed_pool import capacity, freeing_gpus, measure
-from flows.stages import last_iteration, stage
+from flows.runtime.tasks import announce, content_key, report_progress, retried_task
+from flows.runtime.testbed_pool import capacity, freeing_gpus, measure, testbed_reference
+from flows.stages import MODEL, draw_heldout_tasks, last_iteration, running, stage
 from flows.train import reference_placement
 from storage.lake.lake import EVALUATION
-from storage.lake.sample_buffer import collecting
 from storage.mlflow_store import registry
 from storage.mlflow_store.registry import Version
+from storage.mlflow_store.runs import Run
 from storage.run_records import checkpoints, report_store, trainings
 from storage.run_records.report_store import CANDIDATE, CURRENT_PLAN
 from storage.run_records.trainings import TestbedReference, Training
@@ -93,7 +118,7 @@ def evaluate_placers(store: Store, training: str, iteration: int, *, current: st
                 of_training(store, candidate, rival, drawn, spec, testbed.seed),
                 testbed,
                 training=training,
-                caveat=heldout.bias_caveat(store, rival, drawn),
+                caveat="" if made_of.is_fixed else bias_caveat(store, rival, drawn),
                 current=plan,
                 fitted={training: made_of},
                 iteration=iteration,
@@ -101,6 +126,19 @@ def evaluate_placers(store: Store, training: str, iteration: int, *, current: st
             )
     report_store.mark_newest(store, training, key)
     return key
+
+
+@retried_task("log evaluation")
+def log_evaluation(store: Store, run: Run, evaluation: str) -> None:
+    """An evaluation of a training on its run: figures, table, and the held-out tasks as an input."""
+    report = report_store.load(store, evaluation)
+    run.log_table(placers_table(report))
+    run.log_metrics(evaluation_metrics(report))
+    steady = report.steadiness
+    run.log_metrics(
+        {"machine_level": report.level, "machine_spread": steady.spread, "disturbed_rounds": steady.disturbed}
+    )
+    run.log_tasks(report.task_names, report.tasks)
 
 
 def current_plan(store: Store, training: str, path: str | None) -> Plan | None:
@@ -155,7 +193,7 @@ def measure_and_report(
     drawn = [  # a version of another batch size predicts for this one
         replace(task, batch_size=testbed.batch_size) for task in lake.read_tasks(dataset, "test", tasks)
     ]
-    notes, model = [caveat], drawn[0].name if is_fixed_model(drawn) else None
+    notes, model = [caveat], MODEL if drawn[0].name == MODEL else None
     if current is not None:
         placers = {CURRENT_PLAN: CurrentPlan(current), **placers}
     if model is None and len(drawn) < FEW_TASKS:
@@ -235,7 +273,7 @@ def measured_rows(
     def predicted(name: str, task: PlacementTask, placement: Placement) -> DeviceCosts:
         return predictors.get(name, next(iter(predictors.values()))).predict(task, placement)
 
-    with collecting(store.lake, key, EVALUATION, testbed.dataset) as keep:
+    with store.lake.collecting(key, EVALUATION, testbed.dataset) as keep:
         rows = place_and_measure(
             placers,
             tasks,
@@ -248,3 +286,99 @@ def measured_rows(
         )
     report_progress("evaluate", len(order), len(order), "tasks")
     return rows, MeasuredOn.of(samples[0])
+
+
+@deployed
+def compare(options: CompareOptions) -> dict[str, Any]:
+    """Versions -> tasks that none was trained on -> measured, paired comparison."""
+    store = open_store()
+    who = resolve(store, options.versions, model=options.model or "")
+    versions = [version for version in who.values() if version is not None]
+    config, dataset, taken = setting_of(store, versions)
+    announce(taken)
+    with running(store, "compare", config, options.seed) as run:
+        bench = testbed_reference(store, config, dataset, options.seed)
+        training = Training(recipe=config, dataset=dataset, testbed=bench)
+        other = other_hardware(versions, training.topology)
+        tasks = draw_heldout_tasks(store, training, versions)
+        key = compare_placers(store, who, tasks, bench)
+        log_comparison(store, run, key)
+    report = report_store.load(store, key)
+    upgrades = [upgrade_sentence(store, *pair) for pair in pairwise(sorted(versions, key=lambda v: v.created))]
+    for sentence in filter(None, (other, report.caveat, *upgrades)):
+        announce(sentence)
+    return {
+        "upgrades": "; ".join(filter(None, upgrades)),
+        "comparison": key,
+        "held_out": heldout_sentence(report),
+        "report": str(report_store.path(store, key)),
+        "page": run.address,
+        **outcome(report),
+    }
+
+
+def upgrade_sentence(store: Store, before: Version, after: Version) -> str:
+    """How much other libraries changed the cost of the placements that were measured for both; empty without an upgrade."""
+    of = [version.measured_on.versions if version.measured_on else {} for version in (before, after)]
+    other = of[0].items() ^ of[1].items()
+    changed = sorted({f"{name} {of[0].get(name, 'absent')} to {of[1].get(name, 'absent')}" for name, _ in other})
+    if not changed or before.made_of.costs_setting != after.made_of.costs_setting:
+        return ""
+    what = f"libraries changed from {before} to {after} ({', '.join(changed)})"
+    one, two = (_measured_costs(store, version) for version in (before, after))
+    ratios = [math.log(one[placement] / two[placement]) for placement in one.keys() & two.keys()]
+    if len(ratios) < 2:
+        return f"{what}, but no placement was measured with both; `dreamshard run --full` measures again"
+    saved = PairedComparison.of(fmean(ratios), mean_error(ratios)[0], num_tasks=len(ratios))
+    return f"{what}, which saves {gain_text(saved)} of the cost of the same {len(ratios)} placements"
+
+
+def _measured_costs(store: Store, version: Version) -> dict[Any, float]:
+    """Costs of all placements that a version's training and evaluation measured."""
+    keys = (version.training, version.tags.get("evaluation", version.training))
+    samples = feasible(sample for key in keys for sample in store.lake.read_cost_samples(key))
+    return {(placement_identity(s.task, s.placement), *s.task.tables.rows.tolist()): s.overall_ms for s in samples}
+
+
+@retried_task("compare placers")
+def compare_placers(store: Store, names: dict[str, Version | None], tasks: str, testbed: TestbedReference) -> str:
+    """Any placers on held-out tasks -> measured costs in the lake and a report, unless it exists; returns its key.
+
+    Args:
+        names: version of each placer, or None; see `resolve`. The first is the reference.
+
+    Raises:
+        NoPlacementError: a task fits no placement; before anything is measured.
+        MeasurementError: a rank died or hung each time.
+    """
+    who = [version.model_id if version else name for name, version in names.items()]  # the same in all registries
+    key = content_key("compare", who, tasks, testbed)
+    if not report_store.path(store, key).exists():
+        versions = [version for version in names.values() if version is not None]
+        spec = capacity(store, testbed).spec
+        _, unseen = split_by_training(store, testbed.dataset, versions)
+        measure_and_report(
+            store,
+            key,
+            tasks,
+            of_entrants(store, names, spec, testbed.seed),
+            testbed,
+            reference=next(iter(names)),
+            fitted={v.training: v.made_of for v in versions},
+            unseen_tables=len(unseen),
+        )
+    return key
+
+
+@retried_task("show comparison")
+def log_comparison(store: Store, run: Run, comparison: str) -> None:
+    """A comparison: page, artifact and table on its run, which its versions name."""
+    report = report_store.load(store, comparison)
+    sentence = heldout_sentence(report)
+    shown = page(report, sentence, {})
+    run.log_table(placers_table(report))
+    run.tracking.log_text(run.id, html_page(shown), "comparison.html")
+    run.log_tasks(report.task_names, report.tasks)
+    for uri in report.versions.values():
+        registry.tag(store, uri, {"comparison": report.key})
+    publish(shown, "dreamshard-comparison", sentence)

@@ -1,26 +1,36 @@
-"""New and changed tables of a source, and their lookups, into the lake."""
+"""New and changed tables of a source, and their lookups, into the lake.
 
+Many small Prefect tasks do it, in threads of this process or on a Ray cluster, by `DREAMSHARD_TASK_RUNNER`:
+
+    threads                 one thread per core; the default
+    ray:ray://HOST:PORT     a running Ray cluster; `ray:auto` is the cluster of this machine
+
+Ray's workers need this package, the lake at the same address, and Prefect's server (`PREFECT_API_URL`). They receive
+references and write to the lake themselves.
+"""
+
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
+
 from dreamshard.recipes import with_batch_size
 from dreamshard.tables import Tables, concatenate
 from dreamshard.workloads import WorkloadConfig, statistics
-from flows.forms.configuration import configure
-from flows.forms.form import deployed
+from flows.forms.form import configure, deployed
 from flows.forms.options import IngestOptions
-from flows.reports.mlflow_tracking import log_ingested
 from flows.runtime import sources
-from flows.runtime.identity import content_key
 from flows.runtime.sources import opened_source
-from flows.runtime.task_runners import task_runner
-from flows.runtime.tasks import announce, report_progress, retried_task
+from flows.runtime.tasks import announce, content_key, report_progress, retried_task
 from flows.stages import running
 from storage.lake.ingested import Ingested, keep_part, keep_state, known_tables, read_fingerprints
+from storage.mlflow_store.runs import Run
 from storage.run_records.trainings import named_model
 from storage.store import Store, open_store
 
+VARIABLE = "DREAMSHARD_TASK_RUNNER"
 LOOKUPS_PER_TASK = 2**25
 USUAL_POOLING = 16
 MOST_TABLES_PER_TASK = 64
@@ -124,6 +134,13 @@ def ingest_workload(
     return Ingested(tables=tables, new=len(changed), reused=total - len(changed), notes=notes)
 
 
+@retried_task("log tables")
+def log_ingested(run: Run, ingested: Ingested, source: str) -> None:
+    """The tables as an input of the run, and how many of them were new."""
+    run.log_tables(ingested.tables, source, ingested.dataset)
+    run.log_params({"tables_new": ingested.new, "tables_reused": ingested.reused})
+
+
 @retried_task("ingest tables", persist_result=False)
 def ingest_tables(
     store: Store, workload: WorkloadConfig, token: str, key: str, fingerprints: Mapping[int, str], lookups: bool
@@ -145,3 +162,23 @@ def ingest_tables(
             store.lake.write_table_lookups(table, described[-1])
     keep_part(store.lake, key, list(fingerprints.values()), concatenate(described))
     return len(described)
+
+
+def task_runner() -> TaskRunner[Any]:
+    """The task runner of the environment, not started yet.
+
+    Raises:
+        ValueError: there is no such runner, or its extra is not installed.
+    """
+    wanted = os.environ.get(VARIABLE, "threads")
+    if wanted == "threads":
+        return ThreadPoolTaskRunner(max_workers=os.cpu_count() or 1)
+    kind, _, address = wanted.partition(":")
+    if kind != "ray" or not address:
+        raise ValueError(f"{VARIABLE} is {wanted!r}; give threads, ray:auto or ray:ray://HOST:PORT")
+    try:
+        from prefect_ray import RayTaskRunner
+    except ImportError as error:
+        raise ValueError(f"{VARIABLE} asks for Ray ({error}); install it: pip install 'dreamshard[ray]'") from error
+    runner: TaskRunner[Any] = RayTaskRunner(address=address)
+    return runner

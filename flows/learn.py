@@ -19,17 +19,14 @@ from dreamshard.testbeds.base import TABLES_SHARE
 from dreamshard.traces import Interval, Learned, trace_files, traced_sample
 from dreamshard.workloads import dataset_version
 from dreamshard.workloads.sources import local_folder
-from flows.forms.configuration import configure
-from flows.forms.form import deployed
+from flows.forms.form import configure, deployed
 from flows.forms.options import LearnOptions, PlaceOptions, RetrainingOptions
 from flows.place import place_tables
-from flows.placing.models import read_model
 from flows.placing.request import read_any_plan
-from flows.runtime.identity import content_key
 from flows.runtime.run_locks import registry_lock
-from flows.runtime.tasks import announce, report_progress, retried_task
+from flows.runtime.sources import read_model
+from flows.runtime.tasks import announce, content_key, report_progress, retried_task
 from flows.stages import running
-from storage.lake.sample_buffer import collecting
 from storage.mlflow_store import registration, registry
 from storage.mlflow_store.runs import Run
 from storage.run_records.trainings import TestbedReference, Training, slug
@@ -132,7 +129,7 @@ def read_profile(store: Store, address: str, folder: Path, asked: PlaceOptions, 
     job, paths = _job(folder), trace_files(folder)
     sample = traced_sample(paths, task, plan.placement(task.tables), job["versions"])
     dataset = store.lake.write_dataset(task.tables, source, None)
-    with collecting(store.lake, content_key(TRACED, dataset, sample.hardware, address), 1, dataset) as keep:
+    with store.lake.collecting(content_key(TRACED, dataset, sample.hardware, address), 1, dataset) as keep:
         keep(sample)
     report_progress("profile", len(paths), task.num_devices, f"ranks traced, {sample.overall_ms:.3f} ms a step")
     return sample

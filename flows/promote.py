@@ -1,6 +1,8 @@
-"""The newest placer into the registry, champion if its evaluation says so; and any version or plan, as a person says."""
+"""Versions: the newest placer registered, champion if its evaluation says so; any version or plan that a person chooses;
+old versions, and files that none needs, removed."""
 
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -8,23 +10,33 @@ from prefect import get_run_logger
 from prefect.flow_runs import suspend_flow_run
 from prefect.input import RunInput
 
+from dreamshard.costs import MeasuredOn
+from dreamshard.search import DreamShardPlacer
 from flows.forms.form import deployed
-from flows.forms.options import PromoteOptions, StageOptions
-from flows.plan import replace_plan
-from flows.reports import evaluation_report, mlflow_tracking
-from flows.reports.pages import publish
+from flows.forms.options import PromoteOptions, PruneOptions, StageOptions
+from flows.place import replace_plan
+from flows.reports import evaluation_report, pages
 from flows.rules.contestants import champion_name
+from flows.rules.dataset_diff import diff_datasets
 from flows.rules.promotion import HIGHEST_ERROR, Decision, Gain, decide, find_veto, gain_text
 from flows.runtime.run_locks import registry_lock
-from flows.runtime.tasks import report_progress, retried_task
+from flows.runtime.tasks import announce, report_progress, retried_task
 from flows.stages import last_iteration, stage
-from storage.mlflow_store import registry
+from storage import retention
+from storage.mlflow_store import LONGEST, registration, registry, runs
 from storage.mlflow_store.registry import PROVISIONAL, Version
 from storage.mlflow_store.runs import Run
-from storage.run_records import report_store, trainings
+from storage.run_records import checkpoints, report_store, trainings
 from storage.run_records.report_store import CURRENT_PLAN, EvaluationReport
+from storage.run_records.trainings import Training, in_words
 from storage.store import Store, open_store
-from storage.version_names import in_words
+
+REPORT = "comparison_report.html"
+"""The page on every version's run that shows the comparison by which it was decided on."""
+CURVES = ("measured_cost_ms", "cost_loss", "policy_reward", "policy_entropy")
+"""Metrics of each iteration on a version's run; the stage `train` below it has all."""
+FACTS = {"source", "dataset_version", "hardware", "devices", "memory_gb", "batch_size", "recipe", "warm_from"}
+"""Facts of a training that are parameters of its version's run."""
 
 
 class Approval(RunInput):
@@ -42,7 +54,7 @@ def promote(options: PromoteOptions) -> dict[str, Any]:
         options = options.model_copy(update={"reason": answer.reason or "approved in Prefect"})
         if not answer.approve:
             sentence = f"refused: {answer.reason}"
-            publish(sentence, "promote", sentence)
+            pages.publish(sentence, "promote", sentence)
             return {"sentence": sentence}
     return take_into_use(open_store(), options)
 
@@ -71,7 +83,7 @@ def register_and_decide(store: Store, run: Run, training: str, evaluation: str) 
     """
     report = report_store.load(store, evaluation)
     with registry_lock(store):  # otherwise two versions that beat the same champion would both replace it
-        version = mlflow_tracking.register(store, run, report)
+        version = register_candidate(store, run, report)
         decision = _decide(store, report, version)
         elsewhere = settle(store, version, decision)
         registry.write_versions(store)
@@ -86,11 +98,11 @@ def register_and_decide(store: Store, run: Run, training: str, evaluation: str) 
     note = "; ".join(filter(None, (elsewhere, cheaper)))
     sentence = f"{standing}: {reason}{note and f' ({note})'}"
     get_run_logger().info("%s is %s", version, sentence)
-    links = mlflow_tracking.addresses(store, run, evaluation)
+    links = addresses(store, run, evaluation)
     # an error may have prevented the report of a champion
     if not decision.already_champion or not version.report:
-        mlflow_tracking.log_report(store, version, report, sentence, links)
-    publish(evaluation_report.page(report, sentence, links), f"report-{version.model}", reason)
+        log_report(store, version, report, sentence, links)
+    pages.publish(evaluation_report.page(report, sentence, links), f"report-{version.model}", reason)
     return {
         "version": version.uri,
         "alias": decision.alias,
@@ -141,7 +153,7 @@ def take_into_use(store: Store, options: PromoteOptions) -> dict[str, Any]:
         registry.write_versions(store)
     undo = f"dreamshard promote {change['former']}" if change["former"] not in (None, change["version"]) else ""
     sentence = f"{in_words(change['version'])} is champion of {change['model']} on {change['topology']}: {why}"
-    publish(sentence, "promote", sentence)
+    pages.publish(sentence, "promote", sentence)
     return {**change, "sentence": sentence, "roll_back": undo}
 
 
@@ -173,3 +185,112 @@ def _decide(store: Store, report: EvaluationReport, version: Version) -> Decisio
         decision = replace(decision, provisional="; ".join(doubts))
     veto = find_veto(version, champion, error) if decision.alias == "champion" else ""
     return replace(decision, alias="challenger", veto=veto) if veto else decision
+
+
+def register_candidate(store: Store, run: Run, report: EvaluationReport) -> Version:
+    """Register the evaluated placer as the next version, unless that is done.
+
+    MLflow's page that compares versions shows `run`, so the training's curves, what the version is made of, and the
+    evaluation are logged there, all before there is a version.
+    """
+    training, iteration = str(report.training), int(report.iteration or 0)
+    known = (v for v in registry.versions(store) if (v.training, v.iteration) == (training, iteration))
+    version = next(known, None)
+    if version is None:
+        for step, figures in enumerate(checkpoints.history(store, training)[:iteration], start=1):
+            run.log_metrics({name: figures.get(name) for name in CURVES}, step)
+        made_of = trainings.read(store, training)
+        placer = checkpoints.placer(store, training, iteration, made_of.recipe.evaluation.budget_ms)
+        if isinstance(placer, DreamShardPlacer):  # AutoShard predicts forward and backward compute as one
+            store.lake.write_estimates(placer, report.dataset, training, iteration)
+        facts = _facts(store, made_of, placer.cost_network.measured_on, report)
+        run.log_params(facts)
+        run.log_table(evaluation_report.placers_table(report))
+        run.log_tasks(report.task_names, report.tasks)
+        pool = store.lake.read_dataset(report.dataset)
+        run.log_tables(pool, made_of.source, report.dataset)
+        uri = registration.register_placer(
+            store,
+            placer,
+            run,
+            made_of,
+            metrics=evaluation_report.evaluation_metrics(report),
+            step=iteration,
+            tags={
+                "training": training,
+                "iteration": iteration,
+                "evaluation": report.key,
+                "dataset": report.dataset,
+                "table_diff": facts["table_diff"],
+            },
+            pool=pool,
+        )
+        version = registry.find(store, uri)
+    run.tracking.update_run(version.run, name=version.name)
+    return version
+
+
+def log_report(
+    store: Store, version: Version, report: EvaluationReport, outcome: str, links: Mapping[str, str]
+) -> None:
+    """The report by which a version was decided on: a page on its run, and the description of both."""
+    run = Run(store, version.run)
+    run.tracking.log_text(run.id, pages.html_page(evaluation_report.page(report, outcome, links)), REPORT)
+    links_of_mlflow = {
+        "Comparison report": run.link(REPORT),
+        "Version": f"#/models/{version.registered_model}/versions/{version.number}?{runs.MODEL_TRAINING}",
+        **{name: link for name, link in links.items() if name == "Prefect run"},
+    }
+    about = evaluation_report.page(report, f"{version.name}; {outcome}", links_of_mlflow)
+    run.tracking.set_tag(run.id, runs.DESCRIPTION, about[:LONGEST])
+    registry.describe(store, version.uri, report=about)  # last: then all of it is there
+
+
+def addresses(store: Store, run: Run, evaluation: str) -> dict[str, str]:
+    """Addresses of the evaluation and the runs, for people."""
+    prefect_run = run.data.tags.get(runs.PREFECT_RUN, "")
+    return {
+        "evaluation": str(report_store.path(store, evaluation)),
+        "MLflow run": run.address,
+        **({"Prefect run": prefect_run} if prefect_run.startswith("http") else {}),
+    }
+
+
+def _facts(store: Store, made_of: Training, measured: MeasuredOn | None, report: EvaluationReport) -> dict[str, Any]:
+    """Parameters of a version's run, which MLflow compares: what versions of a model differ in."""
+    warm, tables = made_of.warm, store.lake.read_dataset(made_of.dataset)
+    others = (v for v in registry.versions(store) if v.training != report.training)
+    alike = (v for v in others if v.model == made_of.model and (not warm or v.uri == warm.version))
+    before = next(alike, None)
+    is_known = before is not None and store.lake.has_dataset(before.made_of.dataset)
+    earlier = store.lake.read_dataset(before.made_of.dataset) if before and is_known else None
+    return {
+        **{name: value for name, value in made_of.facts.items() if name in FACTS and value is not None},
+        "libraries": "" if measured is None else ", ".join(map(" ".join, measured.versions.items())),
+        "tables": len(tables),
+        "table_diff": diff_datasets(earlier, tables).label,
+        "iterations": report.iteration,
+    }
+
+
+@deployed
+def prune(options: PruneOptions) -> dict[str, Any]:
+    """Old versions, lookups, cost samples, checkpoints, reports -> a list of them; with `delete` they are removed."""
+    return remove_old(open_store(), options)
+
+
+@retried_task("remove old files")
+def remove_old(store: Store, options: PruneOptions) -> dict[str, Any]:
+    """Find old files that nothing needs, remove them if `delete` says so, and return how many and how large they are.
+
+    Raises:
+        ValueError: the registry or the lake cannot tell what is needed; nothing has been removed.
+    """
+    table = retention.prune(store, **options.model_dump())
+    done = "removed" if options.delete else "would be removed (give `delete` to remove them)"
+    sentence = (
+        f"{table[-1]['files']} files, {table[-1]['bytes']} bytes, older than {options.older_than_days} days {done}"
+    )
+    announce(sentence)
+    pages.publish(pages.markdown_table(table), "dreamshard-prune", sentence)
+    return options.model_dump() | {"table": table}

@@ -9,14 +9,12 @@ from typing import Any
 
 from dreamshard.plan import read_plan
 from dreamshard.recipes import with_batch_size
-from flows.evaluate import current_plan, evaluate_placers
-from flows.forms.configuration import configure
-from flows.forms.form import deployed
+from flows.evaluate import current_plan, evaluate_placers, log_evaluation
+from flows.forms.form import configure, deployed
 from flows.forms.options import RetrainOptions
-from flows.ingest import ingest_workload
-from flows.plan import plan_model
+from flows.ingest import ingest_workload, log_ingested
+from flows.place import plan_model
 from flows.promote import register_and_decide
-from flows.reports.mlflow_tracking import log_evaluation, log_ingested
 from flows.runtime.testbed_pool import check_testbed
 from flows.stages import prepare, running, with_sizes
 from flows.train import train_placer

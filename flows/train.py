@@ -26,7 +26,6 @@ from flows.runtime.run_locks import training_lock
 from flows.runtime.tasks import report_progress, retried_task
 from flows.runtime.testbed_pool import answering, freeing_gpus, measure, shared_testbed
 from flows.stages import stage
-from storage.lake.sample_buffer import collecting, merge
 from storage.mlflow_store import registry
 from storage.mlflow_store.runs import Run
 from storage.run_records import checkpoints, trainings
@@ -78,7 +77,7 @@ def train_placer(store: Store, run: Run, key: str) -> int:
                 improve_policy(store, key, iteration)
             figures = checkpoints.figures(store, key, iteration_name(iteration))
             run.log_metrics(figures, iteration)
-        merge(store.lake, key)
+        store.lake.merge(key)
     return iterations
 
 
@@ -173,7 +172,7 @@ def measure_placements(store: Store, key: str, iteration: int) -> Metrics:
         group.append((*reference_placement(store, key, proposals[0]), iteration))
     limits = training.testbed.measure.rounds
     order = torch.Generator().manual_seed(training.testbed.seed + iteration)
-    with collecting(store.lake, key, iteration, training.dataset) as keep:
+    with store.lake.collecting(key, iteration, training.dataset) as keep:
         kept = store.lake.read_rounds(key)
 
         def measured(placed: PlacementTask, placement: Placement, repeat: int, number: int) -> CostSample:

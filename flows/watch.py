@@ -14,8 +14,7 @@ from prefect.settings import get_current_settings
 from dreamshard.files import json_digest
 from dreamshard.recipes import with_batch_size
 from dreamshard.testbeds.base import Capacity
-from flows.forms.configuration import configure
-from flows.forms.form import deployed
+from flows.forms.form import configure, deployed
 from flows.forms.options import RetrainingOptions, WatchOptions
 from flows.ingest import ingest_workload
 from flows.learn import profiles_in

@@ -6,12 +6,11 @@ import os
 import shutil
 import time
 from contextlib import closing
-from pathlib import Path
 
 import torch
 
 from dreamshard.costs import CostSample
-from dreamshard.files import gib, without_passwords
+from dreamshard.files import without_passwords
 from dreamshard.placement import Placement
 from dreamshard.tables import concatenate
 from dreamshard.tasks import PlacementTask
@@ -22,8 +21,6 @@ from flows.cli import terminal
 from flows.cli.command import Json, command
 from flows.reports.evaluation_report import steadiness_words
 from flows.runtime import run_locks
-from flows.servers.local import LOOPBACK, answers
-from storage.settings import Settings
 from storage.store import open_store
 
 Check = tuple[str, str, str, str]
@@ -35,20 +32,15 @@ _ROWS, _BATCH = 100_000, 2048
 
 @command
 def doctor(*, as_json: Json = False) -> None:
-    """Check devices, the fbgemm build, servers, home and store, and list what is missing.
+    """Check devices, the fbgemm build, and whether home and store can be written, and list what is missing.
 
     Also measures one placement for ten seconds to see how steady the machine is. `pip check` compares versions.
     """
-    settings = Settings.from_environment({**os.environ, "DREAMSHARD_STORE": ""})
-    home = open_store(settings, reads_only=True).home
     checks = [
         _package("torchrec", "torchrec", "optional", "pip install --no-deps torchrec==1.8.0, for --format torchrec"),
         _package("fbgemm_gpu", "fbgemm", "missing", "make run; fbgemm 1.8 needs torch 2.13"),
         _devices(),
         _machine(),
-        _server("Prefect server", "PREFECT_API_URL", f"http://{LOOPBACK}:4200/api"),
-        _server("MLflow server", "MLFLOW_TRACKING_URI", f"http://{LOOPBACK}:5000"),
-        _home(home),
         _store(),
     ]
     names = ("what", "state", "found", "to do")
@@ -104,28 +96,11 @@ def _lookups(_table: str) -> Lookups:
     return Lookups(drawn.int(), torch.arange(0, 10 * _BATCH + 1, 10))
 
 
-def _server(what: str, variable: str, usual: str) -> Check:
-    address = os.environ.get(variable, "")
-    if address and not address.startswith("http"):
-        return what, "ok", f"{variable} is a database", ""
-    if answers(f"{(address or usual).rstrip('/')}/health"):
-        return what, "ok", f"{address or usual} answers", "" if address else f"to use it: {variable}={usual}"
-    if address:
-        return what, "missing", f"{variable}={address} does not answer", f"start it, or correct {variable}"
-    return what, "optional", "not running", "not needed for `run`; `dreamshard up` starts it"
-
-
-def _home(folder: Path) -> Check:
-    free = shutil.disk_usage(folder).free
-    advice = "less than 2 GiB left on this disk: free some, or put --home elsewhere" if free < 2 * 2**30 else ""
-    return "home", "low" if advice else "ok", f"{folder}, {gib(free)} free", advice
-
-
 def _store() -> Check:
     try:
         settings = open_store()
     except ValueError as error:
-        return "store", "missing", str(error), "correct DREAMSHARD_STORE or its credentials"
-    if settings.store_root == settings.home:
-        return "store", "ok", "in the home", "to share it with a team: DREAMSHARD_STORE, e.g. s3://bucket/prefix"
-    return "store", "ok", f"{settings.store_root} can be written; MLflow's files at {settings.artifact_root}", ""
+        return "store", "missing", str(error), "correct DREAMSHARD_HOME, DREAMSHARD_STORE or its credentials"
+    text = f"{settings.store_root} can be written; MLflow's files at {settings.artifact_root}"
+    is_shared = settings.store_root != settings.home
+    return "store", "ok", text, "" if is_shared else "to share the home: DREAMSHARD_STORE, e.g. s3://bucket/prefix"

@@ -18,10 +18,11 @@ from dreamshard.tables import DEFAULT_BATCH
 from flows.cli import terminal
 from flows.cli.command import Fields, Json, Positive, command, open_home
 from flows.forms.options import LearnOptions, PlaceOptions, PlanOptions, WhatIfOptions
-from flows.placing import models, request
+from flows.placing import request
 from flows.placing.placers import choose
-from flows.placing.sentences import moving_lines, prediction_sentence, unmeasured_sentence
+from flows.placing.request import moving_lines, prediction_sentence, unmeasured_sentence
 from flows.placing.what_if import Cluster, what_if as figures_of
+from flows.runtime.sources import read_model
 
 OTHER_SETTING = 3
 """Exit code of `place` if the plan's costs are of another setting than the plan."""
@@ -191,7 +192,7 @@ def _alternative(other: Alternative, now_ms: float) -> str:
 def what_if(options: Annotated[WhatIfOptions, Fields], *, as_json: Json = False) -> None:
     """Compare clusters for TABLES by published figures: cost of a step, memory, balance."""
     store, clusters, note_once = open_home(reads_only=True), parse_clusters(options.hardware), cache(terminal.note)
-    model = models.read_model(store, options.tables, note_once)
+    model = read_model(store, options.tables, note_once)
     figures = [figures_of(store, options, cluster, model, note_once) for cluster in clusters]
     precision, optimizer = options.precision or model.precision, options.optimizer or model.optimizer
     batch = options.batch_size or DEFAULT_BATCH

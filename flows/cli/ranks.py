@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dreamshard.testbeds.ranks import launched_ranks, num_launched
 from flows.cli import app, terminal
 from flows.cli.command import command
-from flows.runtime.launched_ranks import on_ranks
+from flows.runtime.launched_ranks import RANKS
 
 
 @command
@@ -22,8 +22,8 @@ def main(words: Sequence[str] | None = None) -> None:
     with launched_ranks() as ranks:
         terminal.note(f"{len(ranks.layout.ranks)} ranks joined, {ranks.layout.devices_per_host} per host")
         try:
-            with on_ranks(ranks):
-                app.main(words)
+            RANKS.set(ranks)
+            app.main(words)
         except SystemExit as end:
             if end.code:
                 raise

@@ -11,9 +11,9 @@ from flows.cli.command import Fields, Json, Positive, command, open_home
 from flows.forms.options import PruneOptions
 from storage import retention
 from storage.lake import catalog
-from storage.lake.schemas import datasets
+from storage.lake.parquet_files import datasets
 from storage.mlflow_store import registry
-from storage.version_names import in_words
+from storage.run_records.trainings import in_words
 
 NOT_SHOWN = ("reason", "training", "evaluation", "prefect_run", "mlflow_run")
 """Columns of the view `versions` that its table leaves out; `models VERSION` and `--json` show all, and every metric."""

@@ -11,7 +11,6 @@ from prefect import Flow
 from prefect.client.orchestration import get_client
 from rich.progress import MofNCompleteColumn, Progress, TaskID, TextColumn
 
-import flows.compare
 import flows.evaluate
 import flows.ingest
 import flows.promote
@@ -32,7 +31,7 @@ from flows.forms.options import (
     WatchOptions,
 )
 from flows.runtime.tasks import ANNOUNCEMENT, STAGES, listening
-from storage.version_names import in_words
+from storage.run_records.trainings import in_words
 
 _LINE_EVERY_S = 60.0
 
@@ -94,7 +93,7 @@ def evaluate(*, options: Annotated[EvaluateOptions, Fields] = EvaluateOptions(),
 def compare(options: Annotated[CompareOptions, Fields], *, as_json: Json = False) -> None:
     """Compare VERSIONS and other placers on tasks held out for all of them."""
     open_home(existing=True)
-    _stage(flows.compare.compare, options, as_json, "promote VERSION")
+    _stage(flows.evaluate.compare, options, as_json, "promote VERSION")
 
 
 @command

@@ -1,7 +1,7 @@
 """The options of every deployed flow: one pydantic model per flow, which its parameters and its command share.
 
 A field is declared once: `memory_gb` is a parameter of the flow and `--memory-gb` on the command line, and its text
-describes it in both. An empty field of a deployment has the deployment's value, then the recipe's (`configuration.py`).
+describes it in both. An empty field of a deployment has the deployment's value, then the recipe's (`form.configure`).
 """
 
 from typing import Annotated, Any, Literal
@@ -196,8 +196,8 @@ class EvaluateOptions(StageOptions):
     current: Current = None
 
 
-class VersionsField(Options):
-    """Placers to compare."""
+class CompareOptions(ModelField):
+    """Comparison of versions, heuristics and TorchRec's planner, in the setting of the first version."""
 
     versions: list[str] = Field(
         min_length=1,
@@ -206,25 +206,15 @@ class VersionsField(Options):
     )
     """Placers to compare: versions (3, champion, models:/NAME/3), cost_greedy, dreamshard_policy, heuristics,
     torchrec_planner. The table shows what the first one saves over the others."""
-
-
-class CompareOptions(ModelField, VersionsField):
-    """Comparison of versions, heuristics and TorchRec's planner, in the setting of the first version."""
-
     seed: int = Field(default=0, ge=0, le=2**31 - 1)
     """Random seed of the tasks and of noise."""
 
 
-class VersionField(Options):
-    """A version to use."""
+class PromoteOptions(ModelField):
+    """A version or plan that a person chooses."""
 
     version: str | None = Field(default=None, kw_only=False)
     """Version to make champion at once: 3, models:/NAME/3, or previous to roll back."""
-
-
-class PromoteOptions(ModelField, VersionField):
-    """A version or plan that a person chooses."""
-
     plan: str | None = Field(default=None, pattern=r"^(\d+|previous)$")
     """Number of the plan to make current for the model, or previous to roll back."""
     reason: str | None = None

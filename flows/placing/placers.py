@@ -14,8 +14,8 @@ from dreamshard.tasks import PlacementTask
 from flows.rules.contestants import NAMES, placer_called
 from storage.mlflow_store import registry
 from storage.mlflow_store.registry import Version
+from storage.run_records.trainings import WRITTEN, names_version
 from storage.store import Store
-from storage.version_names import WRITTEN, names_version
 
 PRIOR = "prior"
 

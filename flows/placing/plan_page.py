@@ -17,8 +17,7 @@ from dreamshard.placement import ON_ONE_HOST, Placement, TableSharding
 from dreamshard.search import SearchingPlacer
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
-from flows.placing.request import Placed
-from flows.placing.sentences import unmeasured_sentence
+from flows.placing.request import Placed, unmeasured_sentence
 
 OTHERS, WAITING = -1, -2
 """Numbers of parts that are no table: a device's small tables together, and its wait for the other devices."""

@@ -1,14 +1,15 @@
-"""A request to place tables: checked as a whole first, then placed."""
+"""A request to place tables: checked as a whole first, then placed; and its plan, with the moves to it, in sentences."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from dreamshard.constraints import UNCONSTRAINED, Constraints, parse_constraints, parse_sharding
 from dreamshard.explanation import HOT_SHARE, uneven_ms
-from dreamshard.files import gib, reading
+from dreamshard.files import gib, reading, shown
 from dreamshard.hardware.accelerator import PRESETS, AcceleratorSpec, hardware as hardware_of
 from dreamshard.moving import Current, MovePrice, Point, Step, Weighed, moved_bytes, rename_devices, steps, weigh
 from dreamshard.placement import SHARDING_TYPES, Placement
@@ -21,13 +22,11 @@ from dreamshard.tasks import PlacementTask, Shards
 from dreamshard.testbeds.base import TABLES_SHARE
 from dreamshard.workloads import ModelTables, known_as
 from flows.forms.options import PlaceOptions
-from flows.placing.models import read_model, runnable
 from flows.placing.placers import choose
-from flows.runtime.sources import torchrec_bridge
+from flows.runtime.sources import read_model, runnable, torchrec_bridge
 from storage.mlflow_store import registry
-from storage.run_records.trainings import model_name
+from storage.run_records.trainings import model_name, names_version
 from storage.store import Store
-from storage.version_names import names_version
 
 _NO_PLAN = ("is not a plan", "give the current plan as JSON")
 
@@ -302,3 +301,60 @@ def read_any_plan(
         text, tables, num_devices=num_devices, devices_per_host=devices_per_host, name=str(path)
     )
     return plan
+
+
+def prediction_sentence(plan: Plan) -> str:
+    """Who placed, what the plan costs, and how many tables have which sharding type."""
+    overall_ms, tables = plan.predicted.overall_ms, plan.tables.values()
+    cost = "no cost is predicted" if overall_ms is None else f"predicted {overall_ms:.3f} ms"
+    types = Counter[str](table.sharding_type for table in tables)
+    types.update("cached" for table in tables if table.cached_share is not None)
+    how = ", ".join(f"{count} {kind}" for kind, count in types.most_common())
+    return f"{plan.placer}: {cost} for {len(tables)} tables on {plan.num_devices} devices: {how}"
+
+
+def unmeasured_sentence(plan: Plan) -> str:
+    """How many tables have sharding types that no training measures; empty if none has, or nothing is predicted."""
+    count = len(plan.not_measured)
+    if plan.predicted.overall_ms is None or not count:
+        return ""
+    return f"{count} tables have sharding types that no training measures: their costs are predicted, not measured"
+
+
+def moving_lines(placed: Placed) -> Iterator[str]:
+    """Cost of the current plan, gain and moves of the chosen one; nothing without a current plan."""
+    price, weighed, current, kept = placed.request.price, placed.weighed, placed.request.current, placed.kept
+    if current is None:
+        return
+    if weighed is not None:
+        rate = f"{price.bytes_per_s / 1e9:g} GB/s"
+        yield f"a gain has to pay for its moves within {price.steps_until_next:,.0f} steps; tables move at {rate}"
+    if weighed is not None and kept is None:
+        yield f"the current plan cannot be kept: {weighed.why_not_kept}"
+    elif weighed is not None and kept is not None:
+        gain, chosen = _gain(kept, weighed.moved_all), weighed.chosen
+        yield f"current plan: predicted {kept.overall_ms:.3f} ms; new plan with all its moves: {gain}"
+        if chosen.moved_bytes == 0 and chosen.overall_ms >= kept.overall_ms:
+            yield "keep the current plan: no gain pays for its moves"
+        else:
+            seconds = price.move_ms(chosen.moved_bytes) / 1e3
+            yield f"chosen: {_gain(kept, chosen)}; training stops for {seconds:.3g} s to move them"
+        yield "  GiB moved        ms      gain"
+        for point in weighed.curve:
+            yield f"  {gib(point.moved_bytes):>11}  {point.overall_ms:8.3f}  {_saved(kept, point):8.2%}"
+    parts = [
+        f"{len(placed.moved_tables)} of {len(current.sharding_of)} tables move, {gib(placed.moved_bytes)} in total"
+    ]
+    named = {"new": current.new, "resized": current.changed, "removed": current.removed}
+    parts += [f"{how}: {shown(names)}" for how, names in named.items() if names]
+    yield "; ".join(parts)
+
+
+def _saved(kept: Point, point: Point) -> float:
+    return 1 - point.overall_ms / kept.overall_ms if kept.overall_ms else 0.0
+
+
+def _gain(kept: Point, point: Point) -> str:
+    saved = _saved(kept, point)
+    change = f"{abs(kept.overall_ms - point.overall_ms):.3f} ms ({abs(saved):.1%}) {'less' if saved >= 0 else 'more'}"
+    return f"{point.overall_ms:.3f} ms, {change}, moving {gib(point.moved_bytes)}"

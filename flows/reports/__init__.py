@@ -1,1 +1,1 @@
-"""Output of a run: evaluation reports, pages, and logs in MLflow."""
+"""Output of a run: evaluation reports, and pages."""

@@ -1,1 +1,1 @@
-"""Support for flows: open testbeds, locks, retries, identities, task runners, progress."""
+"""Support for flows: open testbeds and sources, locks, retries, progress."""

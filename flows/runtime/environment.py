@@ -1,6 +1,10 @@
-"""Environment variables to set before Prefect and MLflow are first imported, since both read their settings on import."""
+"""The process: variables to set before Prefect and MLflow are imported, which read them then; and the source that runs."""
 
+import importlib.metadata
 import os
+import subprocess
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 
@@ -26,3 +30,17 @@ def prepare(home_folder: Path | None = None, *, log_level: str = "INFO") -> None
     }
     for name, value in defaults.items():
         os.environ.setdefault(name, value)
+
+
+@cache
+def source_revision() -> str:
+    """The commit of the checkout, with `-dirty` if files differ from it.
+
+    Outside of a checkout: the value of `DREAMSHARD_COMMIT`, e.g. in an image, else the release.
+    """
+    checkout = Path(__file__).parents[2]
+    if (checkout / ".git").exists():
+        command = ["git", "-C", str(checkout), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+        with suppress(OSError, subprocess.CalledProcessError):  # git is missing, or refuses another user's checkout
+            return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    return os.environ.get("DREAMSHARD_COMMIT") or f"release {importlib.metadata.version('dreamshard')}"

@@ -1,22 +1,11 @@
 """The ranks that torchrun started with this process, if any; imports no Prefect, which reads its settings when imported."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from contextvars import ContextVar
 
 from dreamshard.testbeds.ranks import Ranks, num_launched
 
-_ranks: ContextVar[Ranks | None] = ContextVar("_ranks", default=None)
-
-
-@contextmanager
-def on_ranks(ranks: Ranks) -> Iterator[None]:
-    """Measure on these ranks for the block, if `cluster` or `auto` is requested."""
-    token = _ranks.set(ranks)
-    try:
-        yield
-    finally:
-        _ranks.reset(token)
+RANKS: ContextVar[Ranks | None] = ContextVar("RANKS", default=None)
+"""The ranks that `cluster` and `auto` measure on, if torchrun started this process."""
 
 
 def for_testbed(name: str) -> Ranks | None:
@@ -27,7 +16,7 @@ def for_testbed(name: str) -> Ranks | None:
     """
     if name not in ("auto", "cluster", "cluster:cpu", "cluster:cuda"):
         return None
-    ranks = _ranks.get()
+    ranks = RANKS.get()
     if ranks is None and num_launched() > 1:
         raise ValueError(
             f"torchrun started {num_launched()} processes, and each of them would run the whole command; start "

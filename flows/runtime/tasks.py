@@ -1,9 +1,10 @@
 """Steps of a run: Prefect tasks that are retried if that can help, and their progress in the terminal and as an artifact.
 
 A failed measurement is repeated, and so is a call to a server or disk that may answer later. Prefect caches no result of a
-task: keys of kept content are in `identity`.
+task: kept content has a `content_key`.
 """
 
+import importlib.metadata
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,7 +18,9 @@ from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State, TaskRun
 from prefect.context import FlowRunContext
 from prefect.tasks import exponential_backoff
+from pydantic_core import to_jsonable_python
 
+from dreamshard.files import json_digest
 from dreamshard.testbeds.base import MeasurementError
 from storage import filesystem
 from storage.mlflow_store import runs  # noqa: F401 - first: it turns MLflow's telemetry off
@@ -45,6 +48,11 @@ _LEAST_S = 2.0
 """Between two updates of an artifact."""
 
 _listeners: ContextVar[tuple[Listener, ...]] = ContextVar("_listeners", default=())
+
+
+def content_key(*parts: Any) -> str:
+    """16 hexadecimal digits for `parts` (numbers, text, lists, dataclasses) and the version of this package."""
+    return json_digest(to_jsonable_python([*parts, importlib.metadata.version("dreamshard")]), sort_keys=True)
 
 
 def retried_task(name: str, **options: Any) -> Callable[[Callable[P, R]], Task[P, R]]:

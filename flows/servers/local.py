@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import httpx
 
-from storage.settings import RESULTS, Settings, quiet_environment
+from storage.settings import Settings, quiet_environment
 
 LOOPBACK = "127.0.0.1"
 STARTUP_S = 600.0
@@ -103,8 +103,6 @@ def local_servers(settings: Settings, prefect_port: int, mlflow_port: int) -> It
         _check_free(port)
     prefect, mlflow = f"http://{LOOPBACK}:{prefect_port}", f"http://{LOOPBACK}:{mlflow_port}"
     variables = {
-        "PREFECT_HOME": str(settings.home / "prefect"),
-        "PREFECT_LOCAL_STORAGE_PATH": str(settings.home / RESULTS),
         "PREFECT_SERVER_UI_STATIC_DIRECTORY": str(settings.home / "prefect" / "pages"),
         "PREFECT_API_URL": f"{prefect}/api",
         "PREFECT_UI_URL": f"{prefect}/v2",

@@ -19,7 +19,7 @@ import duckdb
 
 from dreamshard.files import replacing
 from storage.filesystem import AnyPath, list_files
-from storage.lake.schemas import DECLARED, datasets
+from storage.lake.parquet_files import DECLARED, datasets
 from storage.settings import Settings
 
 _DEFINED = Path(__file__).with_name("views.sql").read_text(encoding="utf-8")

@@ -7,7 +7,7 @@
     tasks/dataset_version=.../split=.../<task set>.parquet             one row per task
     cost_samples/testbed=.../dataset_version=.../<run>.<iteration>.<content>.parquet      one row per device; iteration
                                                                        `all` once the training has ended
-    sample_buffer/...                                                  samples of an unfinished iteration
+    sample_buffer/<run>.<iteration>.<sample>.parquet                   samples of an unfinished iteration, each at once
     exchange_samples/links=.../<content>.parquet                       one row per all-to-all measured alone
     evaluations/testbed=.../dataset_version=.../<run>.parquet          one row per placer and task
     table_estimates/<training>.<iteration>.parquet                     one row per table of a version's dataset
@@ -15,8 +15,8 @@
 Hive folders: a column that a folder is named by is not in its files.
 
 Writing the same content again adds nothing; a repeated evaluation replaces the previous one. A killed writer leaves at most
-a `.tmp` file, which no reader opens. SQL queries belong in `catalog`, new cost samples in `sample_buffer`, what is known of
-sources in `ingested`.
+a `.tmp` file, which no reader opens. SQL queries belong in `catalog`, what is known of sources in
+`ingested`.
 
 The root may be a bucket. Hosts that write at once corrupt nothing: the same content has the same name, and different runs
 have different names.
@@ -24,12 +24,14 @@ have different names.
 
 import math
 from collections import defaultdict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dreamshard.costs import CostSample, ExchangeSample
 from dreamshard.evaluation import EvaluationRow
@@ -39,10 +41,11 @@ from dreamshard.tasks import PlacementTask, Shards
 from dreamshard.testbeds.rounds import RoundCost, least
 from dreamshard.workloads import LookupFiles, WorkloadTable, dataset_version, write_lookups
 from dreamshard.workloads.task_sampling import TableSplit
-from storage.filesystem import AnyPath, list_file_infos, list_files, read_json, write_json
+from storage.filesystem import AnyPath, list_file_infos, list_files, read_json, remove, write_json
 from storage.lake import rows
 from storage.lake.parquet_files import (
     content_id,
+    datasets,
     hive_folder,
     hive_values,
     read_parquet,
@@ -221,6 +224,68 @@ class Lake:
             )
         pool = self.read_dataset(dataset_version)
         return [rows.task_from_row(row, pool) for row in read_parquet(path).to_pylist()]
+
+    @contextmanager
+    def collecting(self, run_key: str, iteration: int, dataset_version: str) -> Iterator[Callable[[CostSample], None]]:
+        """Yield a function that saves a sample at once; all are in `cost_samples` when the block ends, even by an error.
+
+        Samples that a killed process left of this run and iteration are moved there first, so it loses no measurement.
+
+        Args:
+            run_key: key of the training or evaluation.
+            iteration: iteration of the training, from 1; `EVALUATION` for an evaluation.
+            dataset_version: dataset of the measured tables.
+        """
+        prefix = f"{quote(run_key, safe='')}.{iteration:04}"
+
+        def save(sample: CostSample) -> None:
+            devices = rows.sample_to_rows(sample, run_key=run_key, iteration=iteration, dataset_version=dataset_version)
+            name = f"{prefix}.{devices[0]['sample_id']}.parquet"
+            write_rows(self.root / "sample_buffer" / name, "cost_samples", devices)
+
+        self._flush(prefix)
+        try:
+            yield save
+        finally:
+            self._flush(prefix)
+
+    def append_measurements(self, prefix: str, measurements: pa.Table) -> None:
+        """Add measurements of one run and iteration, one row per device, to its file, without samples that it has.
+
+        Args:
+            prefix: run and iteration, with which the file's name begins.
+        """
+        first, schema = measurements.slice(0, 1).to_pylist()[0], datasets()["cost_samples"]
+        hive = {name: first[name] for name in ("testbed", "dataset_version")}
+        folder = hive_folder(self.root / "cost_samples", **hive)
+        former, samples = list_files(folder, f"{prefix}.*.parquet"), schema.empty_table()
+        for table in (*read_parquet_files(former), measurements):
+            is_known = pc.is_in(table.column("sample_id"), samples.column("sample_id").combine_chunks())
+            samples = pa.concat_tables([samples, table.filter(pc.invert(is_known)).select(schema.names)])
+        target = folder / f"{prefix}.{content_id(sorted(set(samples.column('sample_id').to_pylist())))}.parquet"
+        if former != [target]:
+            # others slow a machine, never speed it up, so of each measurement the least round counts
+            samples = samples.sort_by([(name, "ascending") for name in ("measurement_id", "overall_ms", "round")])
+            firsts = samples.group_by("measurement_id", use_threads=False).aggregate([("sample_id", "first")])
+            is_least = pc.is_in(samples.column("sample_id"), firsts.column("sample_id_first").combine_chunks())
+            samples = samples.set_column(schema.names.index("is_least"), "is_least", is_least)
+            write_parquet(target, samples.sort_by([("created_at", "ascending"), ("device", "ascending")]))
+            remove(file for file in former if file != target)
+
+    def merge(self, run_key: str) -> None:
+        """Make one file of those of a training's iterations, when it ends: a query opens every file."""
+        run = quote(run_key, safe="")
+        self._move(list_files(self.root / "cost_samples", f"*/*/{run}.[0-9]*.parquet"), f"{run}.all")
+
+    def _flush(self, prefix: str) -> None:
+        """Move the buffered samples of a run and iteration to `cost_samples`."""
+        self._move(list_files(self.root / "sample_buffer", f"{prefix}.*.parquet"), prefix)
+
+    def _move(self, files: Sequence[AnyPath], prefix: str) -> None:
+        """Append the rows of files, and remove the files; the next call completes an interrupted one."""
+        if files:
+            self.append_measurements(prefix, pa.concat_tables(read_parquet_files(files)))
+            remove(files)
 
     def read_cost_samples(self, run_key: str) -> list[CostSample]:
         """The least disturbed round of each measurement, without the reference placement; raises like `read_rounds`."""

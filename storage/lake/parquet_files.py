@@ -1,6 +1,8 @@
-"""Parquet files that appear completely or not at all, and one clear error for a file that cannot be read."""
+"""Parquet files: the columns of each dataset, files that appear completely or not at all, an error if one cannot be read."""
 
 from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -9,12 +11,25 @@ import pyarrow.parquet as pq
 
 from dreamshard.files import json_digest
 from storage.filesystem import AnyPath, read_files, writing
-from storage.lake.schemas import datasets
+
+DECLARED = Path(__file__).with_name("datasets.sql").read_text(encoding="utf-8")
+"""Creates an empty table with the columns of each dataset, in the schema `empty`."""
 
 HIVE_COLUMNS = ("dataset_version", "split", "testbed", "links")
 """Columns that folders are named by; files in them do not hold these."""
 
 _ROWS_PER_GROUP = 122_880  # DuckDB hands one group to a thread: a third faster than with pyarrow's default of a million
+
+
+@cache
+def datasets() -> dict[str, pa.Schema]:
+    """Columns of the datasets, by the names of their folders."""
+    import duckdb  # only writers and queries need it
+
+    with duckdb.connect() as connection:
+        connection.execute(DECLARED)
+        names = connection.sql("select table_name from duckdb_tables()").fetchall()
+        return {name: connection.table(f"empty.{name}").to_arrow_table().schema for (name,) in names}
 
 
 def write_parquet(target: AnyPath, table: pa.Table) -> None:

@@ -15,8 +15,7 @@ from dreamshard.placement import Placement
 from dreamshard.tables import NUM_BINS, Tables, block_shares
 from dreamshard.tasks import PlacementTask, Shards
 from dreamshard.workloads import dataset_version
-from storage.lake.parquet_files import content_id
-from storage.lake.schemas import datasets
+from storage.lake.parquet_files import content_id, datasets
 
 Row = dict[str, Any]
 

@@ -23,12 +23,10 @@ from dreamshard.costs import MeasuredOn
 from dreamshard.training import TrainedPlacer
 from dreamshard.training.config import Algorithm
 from storage.filesystem import read_json, write_json
-from storage.lake.parquet_files import read_parquet, write_parquet
-from storage.lake.schemas import datasets
+from storage.lake.parquet_files import datasets, read_parquet, write_parquet
 from storage.mlflow_store import EXPERIMENT, LONGEST
-from storage.run_records.trainings import PREFIX, Training, source_label
+from storage.run_records.trainings import ALIASES, PREFIX, Training, in_words, model_and_name, number_of, source_label
 from storage.settings import LOCAL, Settings
-from storage.version_names import ALIASES, in_words, model_and_name, number_of
 
 Alias = Literal["champion", "challenger"]
 
@@ -362,15 +360,14 @@ def load_placer(name: str = "champion", settings: Settings | None = None) -> Tra
     return placer
 
 
-def version_rows(settings: Settings, known: list[Version] | None = None) -> list[dict[str, Any]]:
-    """Versions side by side: by default all, newest first.
+def version_rows(settings: Settings, known: list[Version]) -> list[dict[str, Any]]:
+    """Versions side by side.
 
     Returns:
         Of each: its reference, standing (in words), the columns of the view `versions`, and every metric by name.
     """
     from storage.mlflow_store.runs import data_of_runs
 
-    known = versions(settings) if known is None else known
     data = data_of_runs(settings, [version.run for version in known])
     return [_row(version, *data.get(version.run, ({}, {}))) for version in known]
 
@@ -395,7 +392,7 @@ def write_versions(settings: Settings) -> None:
     if not (settings.store_root / IDENTITY).exists():
         write_json(settings.store_root / IDENTITY, _identity(settings))
     path = settings.lake_root / "versions" / "versions.parquet"
-    table = pa.Table.from_pylist(version_rows(settings)[::-1], schema=datasets()["versions"])
+    table = pa.Table.from_pylist(version_rows(settings, versions(settings)[::-1]), schema=datasets()["versions"])
     if not path.exists() or read_parquet(path) != table:
         write_parquet(path, table)
 

@@ -20,6 +20,7 @@ from mlflow.exceptions import MlflowException
 from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 
 from dreamshard.files import error_sentence, without_passwords
+from dreamshard.tables import Tables
 from storage.mlflow_store import EXPERIMENT, LONGEST
 from storage.settings import LOCAL, Settings
 
@@ -28,6 +29,8 @@ MODEL_TRAINING = "workflowType=machine_learning"
 
 FLOW_RUN = "prefect.flow_run_id"
 STAGE = "dreamshard.stage"
+PREFECT_RUN = "prefect_run"
+"""Tag of a run and a version: the address of the Prefect run that made it, or its id if it has no page."""
 DESCRIPTION = "mlflow.note.content"
 _PARENT = "mlflow.parentRunId"
 
@@ -139,8 +142,17 @@ class Run:
         if rows and all(entry.path != file for entry in self.tracking.list_artifacts(self.id, "tables")):
             mlflow.log_table(pd.DataFrame(rows), file, run_id=self.id)
 
-    def log_input(self, frame: pd.DataFrame, *, name: str, digest: str, context: str = "training") -> None:
-        """Log tables or tasks as an input: `mlflow.log_input` for a run that need not be the active one."""
+    def log_tables(self, tables: Tables, source: str, dataset: str) -> None:
+        """Log tables as an input, whose digest is their dataset's version."""
+        columns = {name: getattr(tables, name).numpy() for name in ("rows", "dim", "pooling_factor")}
+        self._log_input(pd.DataFrame({"name": tables.names, **columns}), source, dataset, "training")
+
+    def log_tasks(self, names: Sequence[str], key: str) -> None:
+        """Log held-out tasks as an input, by whose digest runs on the same ones are found."""
+        self._log_input(pd.DataFrame({"task": names}), "tasks", key, "evaluation")
+
+    def _log_input(self, frame: pd.DataFrame, name: str, digest: str, context: str) -> None:
+        """`mlflow.log_input` for a run that need not be the active one."""
         with warnings.catch_warnings(action="ignore"):  # that whole numbers cannot be missing
             data = from_pandas(frame, name=name[:500], digest=digest[:36]).to_dict()
         tags = [InputTag("mlflow.data.context", context)]

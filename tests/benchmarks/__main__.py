@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from flows.runtime.identity import source_revision
+from flows.runtime.environment import source_revision
 
 DATA, QUICK = Path(__file__).parent / "data" / "figures", Path(__file__).parents[2] / ".benchmarks"
 ONLY_BY_NAME = ("real_gpu", "profiles")

@@ -14,9 +14,7 @@ from mlflow.entities import Metric, Param
 from dreamshard.costs import MeasuredOn
 from dreamshard.training import TrainingConfig
 from storage.lake import catalog, rows as records
-from storage.lake.parquet_files import hive_folder, read_parquet, write_parquet
-from storage.lake.sample_buffer import append_measurements, merge
-from storage.lake.schemas import datasets
+from storage.lake.parquet_files import datasets, hive_folder, read_parquet, write_parquet
 from storage.mlflow_store import registry, runs
 from storage.settings import Settings
 from storage.store import Store, open_store
@@ -80,8 +78,8 @@ def retrain_often(store: Store, number: int) -> None:
         }
         for (run, iteration), table in parts.items():
             made = with_columns(table, run_key=run, iteration=iteration, dataset_version=dataset)
-            append_measurements(lake, f"{run}.{iteration:04}", numbered(made, f"{run}.{iteration}"))
-        merge(lake, keys["training"])
+            lake.append_measurements(f"{run}.{iteration:04}", numbered(made, f"{run}.{iteration}"))
+        lake.merge(keys["training"])
         folder = hive_folder(lake.root / "evaluations", testbed="simulated", dataset_version=dataset)
         write_parquet(folder / f"{keys['evaluation']}.parquet", with_columns(results, run_key=keys["evaluation"]))
         lake.write_estimates(placer, dataset, keys["training"], ITERATIONS)

@@ -31,7 +31,7 @@ from dreamshard.testbeds.base import Testbed
 from dreamshard.training import TrainingConfig, with_algorithm
 from dreamshard.training.config import Algorithm
 from flows.reports.pages import markdown_table
-from flows.runtime.identity import source_revision
+from flows.runtime.environment import source_revision
 from tests.benchmarks.measuring import gain_over
 from tests.benchmarks.neuroshard import NeuroShardPlacer
 from tests.helpers.testbeds import RTX2080TI

@@ -14,10 +14,10 @@ from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
 from dreamshard.training import TrainingConfig
 from dreamshard.workloads.task_sampling import EMPTY_SPLIT, split_tables
-from flows import drawing
-from flows.compare import upgrade_sentence
+from flows import stages
+from flows.evaluate import upgrade_sentence
 from flows.reports.pages import html_page
-from flows.rules import heldout
+from flows.rules import contestants
 from storage.mlflow_store import registration, registry, runs
 from storage.mlflow_store.registry import set_alias
 from storage.settings import Settings
@@ -117,8 +117,8 @@ def test_versions_of_one_half_meet_on_the_tasks_of_evaluate(store):
     one = registry.find(store, ONE)
     for seed, is_same in ((0, True), (1, False)):
         training = replace(one.made_of, testbed=replace(one.made_of.testbed, seed=seed))
-        drawn = drawing.draw_tasks(store, training)
-        assert (drawing.draw_heldout_tasks.fn(store, training, [one]) == drawn) is is_same
+        drawn = stages.draw_tasks(store, training)
+        assert (stages.draw_heldout_tasks.fn(store, training, [one]) == drawn) is is_same
 
 
 def test_a_champion_trained_on_held_out_tables_is_flagged(store):
@@ -126,8 +126,8 @@ def test_a_champion_trained_on_held_out_tables_is_flagged(store):
     known, fresh = split_tables(pool, torch.Generator().manual_seed(0))
     task = PlacementTask(pool.named([*known.names[:2], fresh.names[0]]), 2, 2**30)
     one = registry.find(store, ONE)
-    assert "version 1 was trained on 2 of the 3 tables" in heldout.bias_caveat(store, one, [task])
-    assert heldout.bias_caveat(store, one, [PlacementTask(fresh, 2, 2**30)]) == ""
+    assert "version 1 was trained on 2 of the 3 tables" in contestants.bias_caveat(store, one, [task])
+    assert contestants.bias_caveat(store, one, [PlacementTask(fresh, 2, 2**30)]) == ""
 
 
 @pytest.mark.parametrize(

@@ -17,16 +17,15 @@ from dreamshard.tables import concatenate
 from dreamshard.training.config import Algorithm
 from dreamshard.workloads import open_workload, statistics
 from flows import stages, train
-from flows.forms.configuration import configure
+from flows.forms.form import configure
 from flows.forms.options import RetrainOptions
 from flows.rules import warm_start
 from flows.runtime import testbed_pool
 from storage.mlflow_store import registry
 from storage.mlflow_store.registry import MADE_OF, Version
 from storage.run_records import checkpoints, trainings
-from storage.run_records.trainings import Training
+from storage.run_records.trainings import Training, in_words
 from storage.store import open_store
-from storage.version_names import in_words
 
 BEFORE = {f"t{i}": ((1000, 20_000, 300_000)[i % 3], (4, 8, 16, 32)[i % 4], 1 + i % 5) for i in range(40)}
 REMOVED, RESIZED, DRIFTED, ADDED = ("t3", "t4"), ("t5", "t6"), ("t7", "t8"), ("n0", "n1", "n2")

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from dreamshard.workloads import WorkloadConfig
-from flows.forms.configuration import configure
+from flows.forms.form import configure
 from flows.forms.options import IngestOptions
 from flows.ingest import read_source_state
 from flows.runtime import sources

@@ -8,11 +8,10 @@ import pytest
 from prefect.logging import disable_run_logger
 
 from dreamshard.tables import Tables
-from flows import plan as planning
 from flows.forms.options import PromoteOptions, RetrainOptions
-from flows.plan import plan_model
+from flows.place import plan_model
 from flows.promote import take_into_use
-from storage.mlflow_store import registry
+from storage.mlflow_store import registry, runs
 from storage.run_records import plans, trainings
 from storage.store import Store
 from tests.helpers.tables import pool_of
@@ -45,7 +44,7 @@ def models(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, store: Store):
     monkeypatch.setattr(registry, "versions", lambda _: [champion])
     monkeypatch.setattr(registry, "find", lambda *_: champion)
     monkeypatch.setattr(registry, "load_placer", lambda *_: learnt_placer())
-    monkeypatch.setattr(planning.Run, "tracking", type("Tracking", (), {"log_text": lambda *_: None})())
+    monkeypatch.setattr(runs.Run, "tracking", type("Tracking", (), {"log_text": lambda *_: None})())
     return Model(store, "ads"), Model(store, "feed")
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from storage.version_names import in_words
+from storage.run_records.trainings import in_words
 from tests.flows.commands import Done, Dreamshard, failed_with, runner
 
 STORE = "s3://team/flows/store"

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from storage.mlflow_store import registry, runs
+from storage.run_records.trainings import in_words
 from storage.settings import Settings
-from storage.version_names import in_words
 from tests.flows.commands import Dreamshard, failed_with
 
 PROJECT = Path(__file__).parents[2]

@@ -9,7 +9,7 @@ import pytest
 
 from dreamshard.testbeds import is_testbed
 from flows import watch
-from flows.forms.configuration import configure
+from flows.forms.form import configure
 from flows.forms.options import RetrainingOptions, WatchOptions
 from flows.rules.warm_start import champion_of, last_trained
 from storage.mlflow_store import registry

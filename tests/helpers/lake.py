@@ -8,8 +8,7 @@ import pyarrow as pa
 
 from dreamshard.costs import CostSample
 from storage.lake import Lake, catalog, rows as records
-from storage.lake.sample_buffer import append_measurements
-from storage.lake.schemas import datasets
+from storage.lake.parquet_files import datasets
 from storage.settings import Settings
 
 
@@ -22,7 +21,7 @@ def append_samples(
     for testbed in {sample.testbed for sample in samples}:
         of_testbed = [row for devices in rows for row in devices if row["testbed"] == testbed]
         measurements = pa.Table.from_pylist(of_testbed, schema=datasets()["cost_samples"])
-        append_measurements(lake, f"{quote(run_key, safe='')}.{iteration:04}", measurements)
+        lake.append_measurements(f"{quote(run_key, safe='')}.{iteration:04}", measurements)
     return [devices[0]["sample_id"] for devices in rows]
 
 

@@ -8,7 +8,6 @@ import torch
 
 from dreamshard.workloads import Lookups, WorkloadTable, statistics
 from storage.lake import catalog
-from storage.lake.sample_buffer import collecting
 from storage.settings import Settings, quiet_environment
 from storage.store import Store, open_store
 from tests.helpers.lake import query
@@ -86,7 +85,7 @@ def test_what_a_lake_is_given_comes_back(settings, tables, task, sample):
     assert lake.lookup_source(lake.write_dataset(described, "one"))("e").indices.tolist() == [1, 1, 3]
     key = lake.write_tasks([task], version, "train")
     assert lake.read_tasks(version, "train", key)[0].tables.names == task.tables.names
-    with collecting(lake, "run", 1, version) as keep:
+    with lake.collecting("run", 1, version) as keep:
         keep(sample)
         keep(make_sample(task, [0, 0, 0]))
     assert lake.read_cost_samples("run")[0].placement == sample.placement

@@ -7,7 +7,7 @@ pytest.importorskip("torchrec")
 
 from dreamshard.torchrec import load_plan
 from dreamshard.workloads import Lookups, WorkloadTable, call
-from flows.placing.models import read_model
+from flows.runtime.sources import read_model
 from storage.settings import Settings
 from storage.store import open_store
 from tests.flows.commands import dreamshard

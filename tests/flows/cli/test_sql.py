@@ -9,7 +9,7 @@ from rich.console import Console
 from dreamshard.tasks import PlacementTask
 from flows.cli import terminal
 from storage.lake.catalog import VIEWS
-from storage.lake.schemas import datasets
+from storage.lake.parquet_files import datasets
 from storage.settings import Settings
 from storage.store import open_store
 from tests.flows.commands import Done, dreamshard

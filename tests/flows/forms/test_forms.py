@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from dreamshard.recipes import RECIPES
 from dreamshard.training.config import ALGORITHMS
-from flows.forms.configuration import configure
+from flows.forms.form import configure
 from flows.forms.options import RecipeOptions, RetrainingOptions, RetrainOptions
 from flows.retrain import retrain
 from flows.servers.deployment import DECLARED, settings_of

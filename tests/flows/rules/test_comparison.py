@@ -3,7 +3,7 @@ from datetime import datetime
 
 import pytest
 
-from flows.rules import heldout
+from flows.rules import contestants
 from storage.run_records.trainings import Topology, Training
 from tests.helpers.tables import pool_of
 from tests.helpers.versions import training_of, version_of
@@ -28,8 +28,8 @@ def compared(monkeypatch: pytest.MonkeyPatch):
     def fill(*trainings: Training, unseen: int = 8):
         pool = pool_of(20)
         parts = pool.select(range(unseen, 20)), pool.select(range(unseen))
-        monkeypatch.setattr(heldout, "split_by_training", lambda *_: parts)
-        return heldout.setting_of(None, versions_of(*trainings))
+        monkeypatch.setattr(contestants, "split_by_training", lambda *_: parts)
+        return contestants.setting_of(None, versions_of(*trainings))
 
     return fill
 
@@ -56,6 +56,6 @@ def test_tasks_are_no_larger_than_the_held_out_tables(compared):
 def test_predictions_of_other_hardware_than_measured_are_named():
     one, two = versions_of(RANKS, MODEL)
     ranks = Topology(testbed="cluster", hardware="a machine x4", num_devices=4)
-    assert "those of m version 2 of simulated h100 · 2 devices" in heldout.other_hardware([one, two], ranks)
-    assert heldout.other_hardware([one], ranks) == ""
-    assert "m version 1" in heldout.other_hardware([one], replace(ranks, num_devices=8))
+    assert "those of m version 2 of simulated h100 · 2 devices" in contestants.other_hardware([one, two], ranks)
+    assert contestants.other_hardware([one], ranks) == ""
+    assert "m version 1" in contestants.other_hardware([one], replace(ranks, num_devices=8))

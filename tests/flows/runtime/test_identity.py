@@ -2,7 +2,7 @@ import importlib.metadata
 from dataclasses import replace
 
 from dreamshard.recipes import RECIPES
-from flows.runtime.identity import content_key
+from flows.runtime.tasks import content_key
 
 
 def test_a_key_changes_with_each_input_and_the_version_of_the_package(monkeypatch):

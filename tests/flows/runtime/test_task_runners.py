@@ -6,7 +6,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from flows.runtime.task_runners import VARIABLE, task_runner
+from flows.ingest import VARIABLE, task_runner
 from tests.flows.commands import Dreamshard
 
 SMOKE = ("--recipe", "smoke")

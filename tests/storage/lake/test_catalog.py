@@ -12,8 +12,7 @@ import pytest
 
 from storage.filesystem import list_files, writing
 from storage.lake import catalog
-from storage.lake.parquet_files import HIVE_COLUMNS, hive_folder, read_parquet_files, write_parquet
-from storage.lake.schemas import datasets
+from storage.lake.parquet_files import HIVE_COLUMNS, datasets, hive_folder, read_parquet_files, write_parquet
 from storage.settings import Settings
 from tests.helpers.lake import append_samples, query
 from tests.helpers.samples import make_evaluation, make_sample

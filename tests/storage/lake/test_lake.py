@@ -19,7 +19,6 @@ from dreamshard.workloads import Lookups, WorkloadTable, dataset_version, statis
 from storage.filesystem import list_file_infos
 from storage.lake.lake import Lake
 from storage.lake.parquet_files import read_parquet
-from storage.lake.sample_buffer import collecting, merge
 from tests.helpers.lake import append_samples, query
 from tests.helpers.samples import make_evaluation, make_sample
 from tests.helpers.testbeds import simulated
@@ -192,7 +191,7 @@ def file_count(lake: Lake, dataset: str) -> int:
 
 def test_samples_kept_one_by_one_are_one_file_of_the_lake(lake, version, task):
     placements = [[0, 0, 1], [0, 1, 0], [1, 0, 0]]
-    with suppress(RuntimeError), collecting(lake, "run", 1, version) as keep:
+    with suppress(RuntimeError), lake.collecting("run", 1, version) as keep:
         for placement in placements:
             keep(make_sample(task, placement))
         assert (measured(lake), file_count(lake, "sample_buffer")) == ([], 3)
@@ -205,7 +204,7 @@ def test_iterations_of_a_training_that_ended_are_one_file(lake, version, task):
     for iteration, placement in enumerate([[0, 0, 1], [0, 1, 0]], start=1):
         append_samples(lake, [make_sample(task, placement)], "run", iteration, version)
     for _ in range(2):
-        merge(lake, "run")
+        lake.merge("run")
         assert (measured(lake), file_count(lake, "cost_samples")) == ([[0, 0, 1], [0, 1, 0]], 1)
 
 
@@ -213,7 +212,7 @@ KILLED = """
 import sys
 from contextlib import suppress
 from pathlib import Path
-import storage.lake.sample_buffer
+import storage.lake.lake
 from tests.helpers.samples import make_sample, four_tables
 from dreamshard.tasks import PlacementTask
 from storage.lake import Lake
@@ -222,9 +221,9 @@ def stop(*_):
     print("kept", flush=True)
     sys.stdin.read()
 
-buffer, task = storage.lake.sample_buffer, PlacementTask(four_tables(), 2, 10**6)
-buffer.remove = stop
-with buffer.collecting(Lake(Path(sys.argv[1]), Path("unused")), "run", 1, sys.argv[2]) as keep:
+module, task = storage.lake.lake, PlacementTask(four_tables(), 2, 10**6)
+module.remove = stop
+with Lake(Path(sys.argv[1]), Path("unused")).collecting("run", 1, sys.argv[2]) as keep:
     keep(make_sample(task, [0, 1, 0, 1]))
     keep(make_sample(task, [1, 1, 0, 1]))
     if __doc__ == "before":
@@ -242,6 +241,6 @@ def test_a_killed_process_loses_and_duplicates_no_sample(lake, version, task, mo
         assert process.stdout.readline() == "kept\n"
         os.kill(process.pid, signal.SIGKILL)
     assert (file_count(lake, "sample_buffer"), len(measured(lake))) == (2, 0 if moment == "before" else 2)
-    with collecting(lake, "run", 1, version):
+    with lake.collecting("run", 1, version):
         assert sorted(measured(lake)) == [[0, 1, 0, 1], [1, 1, 0, 1]]
     assert (file_count(lake, "sample_buffer"), len(measured(lake))) == (0, 2)

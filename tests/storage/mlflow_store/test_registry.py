@@ -10,10 +10,9 @@ from dreamshard.tasks import PlacementTask
 from dreamshard.training import TrainedPlacer, TrainingConfig
 from storage.mlflow_store import registration, registry, runs
 from storage.mlflow_store.registry import make_champion, set_alias
-from storage.run_records.trainings import Training, Warm
+from storage.run_records.trainings import Training, Warm, in_words, names_version, number_of
 from storage.settings import Settings
 from storage.store import Store
-from storage.version_names import in_words, names_version, number_of
 from tests.helpers.lake import query
 from tests.helpers.samples import four_tables, make_evaluation, make_sample
 from tests.helpers.trained import make_placer, start_training
@@ -139,7 +138,7 @@ def test_registered_models_of_others_are_left_alone(registered: Settings):
 
 def test_before_the_first_run_no_database_is_made(tmp_path: Path):
     settings = Settings.from_environment({"DREAMSHARD_HOME": str(tmp_path)})
-    assert registry.version_rows(settings) == []
+    assert registry.version_rows(settings, registry.versions(settings)) == []
     with pytest.raises(ValueError):
         registry.load_placer("champion", settings)
     assert list(tmp_path.iterdir()) == []

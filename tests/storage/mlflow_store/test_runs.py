@@ -6,7 +6,6 @@ import sys
 from contextlib import closing
 from pathlib import Path
 
-import pandas as pd
 import pytest
 
 from storage.mlflow_store import EXPERIMENT, runs
@@ -60,14 +59,14 @@ def test_a_run_has_its_tables_once_and_only_numbers_as_metrics(mlflow_settings: 
     rows = [{"placer": "random", "overall_ms": 3.0}, {"placer": "dreamshard", "overall_ms": 2.0}]
     with runs.open_run(mlflow_settings, "evaluate") as run:
         run.log_metrics({"a": math.nan, "b": -math.inf, "c": None, "d": 1.0})
-        run.log_input(pd.DataFrame({"name": ["a"], "rows": [1000]}), name="a.csv", digest="0123456789ab")
+        run.log_tasks(["a"], "0123456789ab")
         for _ in range(2):
             run.log_table(rows)
     assert run.data.metrics == {"d": 1.0}
     table = json.loads(Path(run.tracking.download_artifacts(run.id, "tables/evaluation.json")).read_text())
     assert table == {"columns": ["placer", "overall_ms"], "data": [["random", 3.0], ["dreamshard", 2.0]]}
     (logged,) = run.tracking.get_run(run.id).inputs.dataset_inputs
-    assert (logged.dataset.name, logged.dataset.digest) == ("a.csv", "0123456789ab")
+    assert (logged.dataset.name, logged.dataset.digest) == ("tasks", "0123456789ab")
 
 
 def test_a_cancelled_flows_stages_are_killed(mlflow_settings: Settings):
