@@ -110,7 +110,7 @@ class Plan(BaseModel):
 
     def placement(self, tables: Tables) -> Placement:
         """This plan for `tables`; a ValueError names the first that it lacks or has in another size."""
-        for name, *size in zip(tables.names, tables.rows.tolist(), tables.dim.tolist(), strict=True):
+        for name, *size in tables.sizes:
             planned = self.tables.get(name)
             if planned is None or [planned.rows, planned.dim] != size:
                 held = "missing" if planned is None else f"{planned.rows} x {planned.dim}"

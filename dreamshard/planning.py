@@ -142,7 +142,6 @@ def make_plan(
         for device, phases in zip(devices, costs.phases_ms.tolist(), strict=True):
             device |= {f"{phase}_ms": round(ms, 4) for phase, ms in zip(PHASES, phases, strict=True)}
         differs, warning = predictor.differences(task, hardware, called)
-    sizes = zip(tables.names, tables.rows.tolist(), tables.dim.tolist(), placement.tables, strict=True)
     return Plan(
         num_devices=task.num_devices,
         devices_per_host=placement.devices_per_host if placement.sharding_types & set(ON_ONE_HOST) else None,
@@ -151,7 +150,10 @@ def make_plan(
         costs_of=costs_of,
         differs_in=tuple(differs),
         warning=warning,
-        tables={name: PlannedTable(**vars(sharding), rows=rows, dim=dim) for name, rows, dim, sharding in sizes},
+        tables={
+            name: PlannedTable(**vars(sharding), rows=rows, dim=dim)
+            for (name, rows, dim), sharding in zip(tables.sizes, placement.tables, strict=True)
+        },
     )
 
 

@@ -127,6 +127,11 @@ class Tables:
         return torch.stack([first, first + self.dim], dim=1)
 
     @property
+    def sizes(self) -> list[tuple[str, int, int]]:
+        """`T` names with rows and columns."""
+        return list(zip(self.names, self.rows.tolist(), self.dim.tolist(), strict=True))
+
+    @property
     def labels(self) -> list[str]:
         """`T` names for people; several shards of one table are called `name[first:last]`."""
         count, ranges = Counter(self.names), self.column_ranges.tolist()

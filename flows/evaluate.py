@@ -46,7 +46,7 @@ from flows.rules.contestants import (
     split_by_training,
 )
 from flows.rules.promotion import gain_text
-from flows.runtime.run_locks import training_lock
+from flows.runtime.run_locks import store_lock
 from flows.runtime.tasks import announce, content_key, report_progress, retried_task
 from flows.runtime.testbed_pool import capacity, freeing_gpus, measure, testbed_reference
 from flows.stages import MODEL, draw_heldout_tasks, last_iteration, running, stage
@@ -106,7 +106,7 @@ def evaluate_placers(store: Store, training: str, iteration: int, *, current: st
     plan = current_plan(store, training, current)
     uri = rival and rival.uri
     key = content_key(training, iteration, budget_ms, uri, plan and plan.to_json())
-    with training_lock(store, training), freeing_gpus():
+    with store_lock(store, f"training-{training}"), freeing_gpus():
         if not report_store.path(store, key).is_file():
             candidate = checkpoints.placer(store, training, iteration, budget_ms)
             drawn = store.lake.read_tasks(made_of.dataset, "test", made_of.tasks)

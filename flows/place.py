@@ -184,8 +184,7 @@ def _placed(
 ) -> Placed:
     """The tables that a training learned, placed by the champion for as many devices, and weighed against the plan before."""
     tasks, tables = made_of.recipe.tasks, store.lake.read_dataset(made_of.dataset)
-    sizes = dict(zip(tables.names, zip(tables.rows.tolist(), tables.dim.tolist(), strict=True), strict=True))
-    has_some = before and any(sizes.get(name) == (table.rows, table.dim) for name, table in before.tables.items())
+    has_some = before and any((name, table.rows, table.dim) in tables.sizes for name, table in before.tables.items())
     asked = PlaceOptions(
         tables=made_of.source,
         model=made_of.model,

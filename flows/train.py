@@ -22,7 +22,7 @@ from dreamshard.testbeds.rounds import measure_in_rounds
 from dreamshard.training import TRAINING_ALGORITHMS
 from flows.forms.form import deployed
 from flows.forms.options import StageOptions
-from flows.runtime.run_locks import training_lock
+from flows.runtime.run_locks import store_lock
 from flows.runtime.tasks import report_progress, retried_task
 from flows.runtime.testbed_pool import answering, freeing_gpus, measure, shared_testbed
 from flows.stages import stage
@@ -52,7 +52,7 @@ def train(options: StageOptions) -> dict[str, Any]:
 def profile(options: StageOptions) -> dict[str, Any]:
     """Policy of the last checkpoint -> placements -> cost samples in the lake."""
     store = open_store()
-    with stage(store, "profile", options) as (run, training), training_lock(store, training), freeing_gpus():
+    with stage(store, "profile", options) as (run, training), store_lock(store, f"training-{training}"), freeing_gpus():
         measure_exchanges(store, training)
         iteration = start_training(store, training) + 1
         figures = measure_placements(store, training, iteration)
@@ -67,7 +67,7 @@ def train_placer(store: Store, run: Run, key: str) -> int:
     The loop calls Prefect tasks, not flows: a Prefect task costs milliseconds, a flow more than a second.
     """
     iterations = trainings.read(store, key).config.iterations
-    with training_lock(store, key), freeing_gpus():
+    with store_lock(store, f"training-{key}"), freeing_gpus():
         measure_exchanges(store, key)
         start_training(store, key)
         for iteration in range(1, iterations + 1):

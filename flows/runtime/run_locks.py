@@ -38,11 +38,6 @@ def registry_lock(store: Store) -> Iterator[None]:
         yield
 
 
-def training_lock(store: Store, key: str) -> AbstractContextManager[None]:
-    """Nobody else in this home or store continues or evaluates the training `key` during the block."""
-    return store_lock(store, f"training-{key}")
-
-
 def store_lock(store: Store, name: str) -> AbstractContextManager[None]:
     """No other process holds `name` in this store during the block; in this home, if the store is no folder."""
     root = store.store_root

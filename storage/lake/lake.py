@@ -135,7 +135,7 @@ class Lake:
 
     def dataset_with(self, tables: Tables) -> str | None:
         """The dataset ingested last that has lookups of all these tables in these sizes; None if there is none."""
-        wanted = set(zip(tables.names, tables.rows.tolist(), tables.dim.tolist(), strict=True))
+        wanted = set(tables.sizes)
         infos = list_file_infos(self.root / "tables", "dataset_version=*/tables.parquet")
         for info in sorted(infos, key=lambda info: info.modified, reverse=True):
             known = read_parquet(info.path)

@@ -147,7 +147,7 @@ class PlacerModel(PythonModel):
     def _task(self, request: PlacementRequest, where: str) -> PlacementTask:
         listed = check_records({f"{where}.tables[{t}]": table.model_dump() for t, table in enumerate(request.tables)})
         sizes, known = {(table.name, table.rows, padded_dim(table.dim)) for table in listed}, self.pool
-        if known and not sizes <= {*zip(known.names, known.rows.tolist(), known.dim.tolist(), strict=True)}:
+        if known and not sizes <= {*known.sizes}:
             known = None
         return PlacementTask(
             fill_missing_columns(listed, known),

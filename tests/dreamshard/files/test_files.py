@@ -27,6 +27,7 @@ def test_a_killed_writer_leaves_only_a_temporary_file(tmp_path: Path):
     code = """
 import sys
 from pathlib import Path
+from dreamshard.files import replacing
 with replacing(Path(sys.argv[1])) as temporary:
     temporary.write_text("half")
     print("wrote", flush=True)

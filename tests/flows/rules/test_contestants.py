@@ -75,5 +75,5 @@ def test_the_policy_of_a_version_can_be_compared_with_its_search(monkeypatch):
     placers = compared(monkeypatch, learnt_placer(), "dreamshard_policy", "cost_greedy").placers
     assert list(placers) == ["version 1", "dreamshard_policy", "cost_greedy"]
     assert (placers["version 1"].placer.inference, placers["dreamshard_policy"].inference) == ("search", "policy")
-    assert placers["dreamshard_policy"].policy is placers["version 1"].policy
+    assert placers["dreamshard_policy"].policy is placers["version 1"].placer.policy
     assert placers["dreamshard_policy"].place(tiny_tasks()[0]).is_whole
