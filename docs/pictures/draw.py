@@ -64,7 +64,7 @@ def draw_real_gpu() -> None:
 
 def draw_profiles() -> None:
     """Gap by the number of profiles."""
-    found = pd.read_csv(DATA / "profiles.csv")
+    found = pd.read_csv(DATA / "profiles.csv").query("law == 'neuroshard'")
     figure, both = plt.subplots(1, 2, figsize=(8, 3.4), sharey=True, layout="constrained")
     for axes, (size, of_size) in zip(both, found.groupby("size"), strict=True):
         for number, prior in enumerate(("v100", "rtx2080ti", "none")):
