@@ -196,8 +196,8 @@ class EvaluateOptions(StageOptions):
     current: Current = None
 
 
-class CompareOptions(ModelField):
-    """Comparison of versions, heuristics and TorchRec's planner, in the setting of the first version."""
+class VersionsField(Options):
+    """Placers to compare."""
 
     versions: list[str] = Field(
         min_length=1,
@@ -206,15 +206,25 @@ class CompareOptions(ModelField):
     )
     """Placers to compare: versions (3, champion, models:/NAME/3), cost_greedy, dreamshard_policy, heuristics,
     torchrec_planner. The table shows what the first one saves over the others."""
+
+
+class CompareOptions(ModelField, VersionsField):
+    """Comparison of versions, heuristics and TorchRec's planner, in the setting of the first version."""
+
     seed: int = Field(default=0, ge=0, le=2**31 - 1)
     """Random seed of the tasks and of noise."""
 
 
-class PromoteOptions(ModelField):
-    """A version or plan that a person chooses."""
+class VersionField(Options):
+    """A version to use; in a class of its own, as what comes first at the command line is in the last base."""
 
     version: str | None = Field(default=None, kw_only=False)
     """Version to make champion at once: 3, models:/NAME/3, or previous to roll back."""
+
+
+class PromoteOptions(ModelField, VersionField):
+    """A version or plan that a person chooses."""
+
     plan: str | None = Field(default=None, pattern=r"^(\d+|previous)$")
     """Number of the plan to make current for the model, or previous to roll back."""
     reason: str | None = None

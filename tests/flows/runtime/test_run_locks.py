@@ -62,7 +62,7 @@ def test_a_promotion_by_hand_waits_for_one_that_is_under_way(store, monkeypatch)
 def test_homes_that_share_a_folder_take_turns(tmp_path: Path):
     shared = {"DREAMSHARD_STORE": str(tmp_path / "shared")}
     one, two = (Settings.from_environment({"DREAMSHARD_HOME": str(tmp_path / name), **shared}) for name in "ab")
-    with run_locks.store_lock(open_store(one), "k"), run_locks.store_lock(open_store(two), "other"):
+    with run_locks.store_lock(open_store(one), "training-k"), run_locks.store_lock(open_store(two), "other"):
         assert not is_free(tmp_path / "shared" / "locks" / "training-k.lock")
 
 
