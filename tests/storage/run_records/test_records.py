@@ -10,7 +10,7 @@ from tests.helpers.samples import MEASURED, four_tables
 from tests.helpers.trained import start_training
 
 NEVER = PairedComparison(fits=False, mean_gain=None, low=None, high=None, num_tasks=1)
-FIGURES = {"placer": "dreamshard", "overall_ms": None, "predicted_ms": 1 / 3, "place_ms": 0.1}
+FIGURES = {"placer": "dreamshard", "overall_ms": None, "predicted_ms": {"dreamshard": 1 / 3}, "place_ms": 0.1}
 FACTS = {"key": "a", "dataset": "d", "tasks": "t", "reference": "random", **MEASURED}
 FACTS |= {"task_names": ("test-000",), "versions": {"champion 3": "3"}, "training": "training", "iteration": 2}
 REPORT = EvaluationReport(placers=(PlacerFigures(**FIGURES),), gains={"dreamshard": {"random": NEVER}}, **FACTS)
