@@ -57,7 +57,7 @@ class Stalled:
         while True:
             placement = self.placer.place(task, moves / MOVES_PER_MS)
             cost_ms = float(self.placer.predict(task, placement).overall_ms())
-            if best is not None and cost_ms > (1 - _WORTH_SEARCHING) * best_ms:
+            if best is not None and cost_ms >= (1 - _WORTH_SEARCHING) * best_ms:
                 return placement if cost_ms < best_ms else best
             moves, best, best_ms = 2 * moves, placement, cost_ms
 
