@@ -94,7 +94,7 @@ class EvaluationReport:
     @property
     def predictors(self) -> list[str]:
         """Placers that predict costs of steps, the candidate first; AutoShard predicts compute only."""
-        return [*max((line.predicted_ms for line in self.placers), key=len)]  # one that never fitted has none
+        return [*self.placers[-1].predicted_ms]  # the cheapest; one that never fitted has none
 
     def placer(self, name: str) -> PlacerFigures:
         """Figures of one placer."""
