@@ -341,7 +341,7 @@ class Interval:
     high: float
 
     def __str__(self) -> str:
-        return f"{100 * self.mean:+.1f} % ({100 * self.low:+.1f} to {100 * self.high:+.1f})"
+        return f"{100 * self.mean:.1f} % (90 % interval {100 * self.low:.1f} to {100 * self.high:.1f})"
 
 
 @dataclass(frozen=True)

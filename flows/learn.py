@@ -60,7 +60,7 @@ def learn(options: LearnOptions) -> dict[str, Any]:
     planned = read_plan(outcome["plan"]).placement(newest.task.tables)
     saving = learned.saving(newest.task, newest.placement, planned)
     advice = _advice(saving)
-    announce(f"The new plan saves {saving} with 90 % probability: {advice}.")
+    announce(f"The new plan saves {saving}: {advice}.")
     return outcome | {
         "version": version,
         "profiles": len(samples),

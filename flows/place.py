@@ -166,7 +166,10 @@ def replace_plan(store: Store, model: str, name: str, reason: str) -> dict[str, 
     """
     with store_lock(store, f"plans-{model}"):
         former, plan = plans.current(store, model), plans.read(store, model, name)
-        plan = plan.model_copy(update={"replaces": former.number if former else None})
+        replaced = former.number if former else None
+        if former and replaced == plan.number:  # it is current already, and would roll back to itself
+            replaced = former.replaces
+        plan = plan.model_copy(update={"replaces": replaced})
         why = f"{os.environ.get('USER') or 'a person'}: {reason}"
         use_plan(store, plan, why)
     sentence = f"plan {plan.number} of {model} is current, by {why}"
@@ -203,9 +206,10 @@ def _evidence(store: Store, placed: Placed, champion: Version, before: ModelPlan
     """What a plan is predicted to save of the one before, or what its version was measured to save of a heuristic."""
     key, kept = champion.tags.get("evaluation"), placed.kept
     report = report_store.load(store, key) if key else None
-    measured = "it was not evaluated by measurement"
+    measured = "was not evaluated by measurement"
     if report is not None:
-        measured = f"saves {gain_text(report.gain(report.candidate, report.reference))} of {report.reference}, measured"
+        gain = gain_text(report.gain(report.candidate, report.reference))
+        measured = f"has a measured gain of {gain} over {report.reference}"
     if before is None or kept is None or placed.plan.predicted.overall_ms is None:
         why = placed.weighed.why_not_kept if placed.weighed else ""
         return f"{champion} {measured}{why and f'; plan {before and before.number} cannot be kept: {why}'}"

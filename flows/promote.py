@@ -13,7 +13,7 @@ from prefect.input import RunInput
 from dreamshard.costs import MeasuredOn
 from dreamshard.search import DreamShardPlacer
 from flows.forms.form import deployed
-from flows.forms.options import PromoteOptions, PruneOptions, StageOptions
+from flows.forms.options import PromoteOptions, PromotionForm, PruneOptions, StageOptions
 from flows.place import replace_plan
 from flows.reports import evaluation_report, pages
 from flows.rules.contestants import champion_name
@@ -47,7 +47,7 @@ class Approval(RunInput):
 
 
 @deployed
-def promote(options: PromoteOptions) -> dict[str, Any]:
+def promote(options: PromotionForm) -> dict[str, Any]:
     """A version -> champion, or a plan -> current, at once or when a person approves; also to roll back."""
     if options.ask:
         answer = suspend_flow_run(wait_for_input=Approval)

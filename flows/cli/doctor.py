@@ -34,11 +34,12 @@ _ROWS, _BATCH = 100_000, 2048
 def doctor(*, as_json: Json = False) -> None:
     """Check devices, the fbgemm build, and whether home and store can be written, and list what is missing.
 
-    Also measures one placement for ten seconds to see how steady the machine is. `pip check` compares versions.
+    Also measures one placement for ten seconds to see how steady the machine is. For conflicts between packages, run
+    `pip check`.
     """
     checks = [
-        _package("torchrec", "torchrec", "optional", "pip install --no-deps torchrec==1.8.0, for --format torchrec"),
-        _package("fbgemm_gpu", "fbgemm", "missing", "make run; fbgemm 1.8 needs torch 2.13"),
+        _package("torchrec", "optional", "pip install --no-deps torchrec==1.8.0, for --format torchrec"),
+        _package("fbgemm_gpu", "missing", "make run; fbgemm 1.8 needs torch 2.13"),
         _devices(),
         _machine(),
         _store(),
@@ -50,14 +51,14 @@ def doctor(*, as_json: Json = False) -> None:
         raise SystemExit(1)
 
 
-def _package(module: str, name: str, state: str, advice: str) -> Check:
+def _package(module: str, state: str, advice: str) -> Check:
     """Whether a package loads."""
     try:
         importlib.import_module(module)  # only to see whether it loads; others use it
     except (ImportError, OSError, RuntimeError) as error:
-        return name, state, str(error).splitlines()[0], advice
+        return module, state, str(error).splitlines()[0], advice
     (package, *_) = importlib.metadata.packages_distributions()[module]
-    return name, "ok", importlib.metadata.version(package), ""
+    return module, "ok", importlib.metadata.version(package), ""
 
 
 def _devices() -> Check:

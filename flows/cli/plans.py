@@ -14,6 +14,7 @@ from dreamshard.costs import PHASES
 from dreamshard.explanation import Alternative, DeviceReason, TableReason, explain as explained
 from dreamshard.files import gib
 from dreamshard.hardware.accelerator import hardware as hardware_of
+from dreamshard.placement import ON_ONE_HOST, TableSharding
 from dreamshard.tables import DEFAULT_BATCH
 from flows.cli import terminal
 from flows.cli.command import Fields, Json, Positive, command, open_home
@@ -76,7 +77,7 @@ def place(
             "the plan itself goes to --out FILE or a pipe; `dreamshard explain` shows what each table would cost elsewhere"
         )
     elif out is None:
-        print(text, end="" if text.endswith("\n") else "\n")  # noqa: T201 - the plan itself
+        print(text.rstrip("\n"))  # noqa: T201 - the plan itself
     else:
         out.write_text(text, encoding="utf-8")
         terminal.note(f"wrote {out}")
@@ -154,10 +155,14 @@ def explain(
         terminal.print_json(asdict(explanation))
         return
     devices = sorted(explanation.devices, key=lambda reason: -reason.total_ms)
-    tables, step = explanation.tables, f"the step of {explanation.overall_ms:.3f} ms if they were elsewhere"
+    tables, now_ms, first = explanation.tables, explanation.overall_ms, devices[0]
+    heaviest, ms = next(iter(first.saved_ms.items()), ("no table", 0))
+    terminal.say(f"device {first.device} is slowest: {heaviest} takes {ms:.3f} of its {first.total_ms:.3f} ms")
     terminal.print_table(list(map(_device, devices[:shown])), title=f"{len(devices)} devices, slowest first")
-    title = f"{len(tables)} tables, by the saving of their device without them; {step}"
-    terminal.print_table([_table(reason, explanation.overall_ms) for reason in tables[:shown]], title=title)
+    title = f"{len(tables)} tables: ms of their device, and the step of {now_ms:.3f} ms if they were elsewhere"
+    terminal.print_table([_table(reason, now_ms) for reason in tables[:shown]], title=title)
+    if (count := max(len(devices), len(tables))) > shown:
+        terminal.say(f"The first {shown} are shown; --shown {count} shows all.")
 
 
 def _device(reason: DeviceReason) -> dict[str, Any]:
@@ -176,16 +181,21 @@ def _table(reason: TableReason, now_ms: float) -> dict[str, Any]:
         "table": reason.table,
         "ms": reason.ms,
         "sharded": now.sharding_type,
-        "cached": now.cached_share,
-        "where": now.where or "all",
+        **({} if now.cached_share is None else {"cached": now.cached_share}),
+        "where": _where(now),
         "next best place": _alternative(place, now_ms) if place else reason.bound,
         "next best type": f"{other.sharding.sharding_type} on {_alternative(other, now_ms)}" if other else reason.bound,
     }
 
 
 def _alternative(other: Alternative, now_ms: float) -> str:
-    where = terminal.shown(other.sharding.where) or "all"
-    return f"{where}: {other.overall_ms:.3f} ({other.overall_ms - now_ms:+.3f})"
+    return f"{_where(other.sharding)}: {other.overall_ms:.3f} ({other.overall_ms - now_ms:+.3f})"
+
+
+def _where(sharding: TableSharding) -> str:
+    """For example `devices 0, 1` or `host 2`."""
+    kind, where = "host" if sharding.sharding_type in ON_ONE_HOST else "device", sharding.where
+    return f"{kind}{'s' * (len(where) > 1)} {terminal.shown(where)}" if where else "all devices"
 
 
 @command

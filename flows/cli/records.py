@@ -100,11 +100,11 @@ def sql(
     with catalog.answering(store, query) as answer:
         if csv is not None:
             answer.write_csv(str(csv), header=True)
-            terminal.note(f"wrote {csv}")
         if parquet is not None:
             answer.write_parquet(str(parquet), compression="zstd")
-            terminal.note(f"wrote {parquet}")
-        if csv is None and parquet is None:
+        for path in filter(None, (csv, parquet)):
+            terminal.note(f"wrote {path}")
+        if not (csv or parquet):
             records = [dict(zip(answer.columns, row, strict=True)) for row in answer.limit(rows + 1).fetchall()]
             (terminal.print_json if as_json else terminal.print_table)(records[:rows])
             if len(records) > rows:

@@ -35,6 +35,8 @@ def up(
     The options become the model's setting: the parameters of its deployments, such as `retrain/ads`.
 
     Args:
+        prefect_port: Port of Prefect's server.
+        mlflow_port: Port of MLflow's server.
         run_here: Also run flows on this machine; otherwise start `worker` elsewhere.
         notify: Prefect notification block to use for failed retrainings, as TYPE/NAME.
     """

@@ -17,7 +17,8 @@ PlanPolicy = Literal["auto", "approve", "off"]
 Constraints = Annotated[
     str | None,
     Field(
-        description="Constraints on the plan: YAML, or the full path of a YAML file (docs/constraints-and-moving.md).",
+        description="Constraints on the plan: YAML, or a YAML file (in Prefect's form, its full path); see "
+        "docs/constraints-and-moving.md.",
         examples=["pin: {user_id: 0}\napart: [[user_id, item_id]]"],
     ),
 ]
@@ -33,8 +34,15 @@ Algorithm = Annotated[
     Field(description="Learning method: dreamshard, paper (DreamShard as published) or autoshard."),
 ]
 Current = Annotated[
-    str | None, Field(description="Full path of the plan that your trainer uses now, to compare the new plan with it.")
+    str | None,
+    Field(
+        description="Plan that your trainer uses now (in Prefect's form, its full path), to compare the new plan with."
+    ),
 ]
+ModelName = Annotated[str | None, Field(pattern=r"^[a-z0-9][a-z0-9-]*$", max_length=60)]
+Count = Annotated[int | None, Field(ge=1)]
+Amount = Annotated[float | None, Field(ge=0)]
+Seed = Annotated[int, Field(ge=0, le=2**31 - 1)]
 _BOUNDS = ("minimum", "exclusiveMinimum", "maximum")
 
 
@@ -79,7 +87,7 @@ class Options(BaseModel):
 class ModelField(Options):
     """The model whose tables are measured, trained on or placed."""
 
-    model: str | None = Field(default=None, pattern=r"^[a-z0-9][a-z0-9-]*$", max_length=60)
+    model: ModelName = None
     """Model name, in lower-case letters, digits and hyphens; by default from the source. Each model has its own versions."""
 
 
@@ -93,8 +101,8 @@ class RecipeOptions(ModelField):
 class RunOptions(RecipeOptions):
     """Tasks, and the source of costs."""
 
-    seed: int = Field(default=0, ge=0, le=2**31 - 1)
-    """Random seed; the same seed and options give bit-identical results."""
+    seed: Seed = 0
+    """Random seed; with a simulated testbed, the same seed and options give the same result."""
     testbed: str | None = None
     """Testbed that measures costs: auto, cluster, emulated[:PRESET], simulated[:PRESET] or package.module:factory. PRESET
     may be a hardware file."""
@@ -117,18 +125,18 @@ class DeviceFields(Options):
 
     devices: int | None = Field(default=None, ge=1, le=4096)
     """Number of devices to place tables on."""
-    devices_per_host: int | None = Field(default=None, ge=1)
+    devices_per_host: Count = None
     """Devices per host; by default the hardware's."""
     memory_gb: float | None = Field(default=None, gt=0, le=1e5)
     """GiB per device for tables, before the reserve is subtracted."""
-    reserve_gb: float | None = Field(default=None, ge=0)
+    reserve_gb: Amount = None
     """GiB per device reserved for dense parameters and activations."""
 
 
 class TaskFields(DeviceFields):
     """The tasks of training."""
 
-    tables_per_task: int | None = Field(default=None, ge=1)
+    tables_per_task: Count = None
     """Tables per training task, in pool mode."""
     mode: Mode | None = None
     """Training mode: fixed for one model with all tables, pool for models not seen yet."""
@@ -141,12 +149,12 @@ class RetrainingOptions(TaskFields, RunOptions, SourceFields):
 
     algorithm: Algorithm = None
     plan: PlanPolicy | None = None
-    """Make the new plan current: auto at once, approve after approval in Prefect, off for no plan. By default the first
-    plan is auto, and later ones need approval."""
+    """When a new plan becomes current: auto (at once) or approve (when a person approves it); off makes no plan. By default
+    the first plan is auto, and later ones need approval."""
     constraints: Constraints = None
     sharding: Sharding = None
     profiles: str | None = None
-    """Folder or address (s3://...) in which the job's profiles are folders: `watch` learns from new ones."""
+    """Folder or address (s3://...) with one folder per profile of the job; the deployment `watch` learns from new ones."""
 
     def given(self) -> dict[str, Any]:
         """The fields of a retraining that differ from their defaults, without a subclass's fields."""
@@ -185,6 +193,8 @@ class IngestOptions(RecipeOptions, SourceFields):
 class StageOptions(TaskFields, RunOptions):
     """One stage of a training."""
 
+    model: ModelName = None
+    """Model name; by default that of the tables ingested last."""
     dataset: str | None = None
     """Dataset version of the tables; by default the last one ingested."""
     algorithm: Algorithm = None
@@ -211,7 +221,9 @@ class VersionsField(Options):
 class CompareOptions(ModelField, VersionsField):
     """Comparison of versions, heuristics and TorchRec's planner, in the setting of the first version."""
 
-    seed: int = Field(default=0, ge=0, le=2**31 - 1)
+    model: ModelName = None
+    """Model name; needed if there are several."""
+    seed: Seed = 0
     """Random seed of the tasks and of noise."""
 
 
@@ -225,10 +237,17 @@ class VersionField(Options):
 class PromoteOptions(ModelField, VersionField):
     """A version or plan that a person chooses."""
 
+    model: ModelName = None
+    """Model name; needed for a plan, or if there are several models."""
     plan: str | None = Field(default=None, pattern=r"^(\d+|previous)$")
     """Number of the plan to make current for the model, or previous to roll back."""
     reason: str | None = None
     """Reason, recorded with the decision."""
+
+
+class PromotionForm(PromoteOptions):
+    """The same for Prefect, where a person can answer."""
+
     ask: bool = False
     """Wait for approval on this run's Prefect page."""
 
@@ -237,7 +256,7 @@ class TablesField(Options):
     """Tables that a person names."""
 
     tables: str = Field(min_length=1, kw_only=False)
-    """Tables to place: a list (.csv, .parquet, .json), a bundled list's name, or model.py:make_model."""
+    """Tables: a list (.csv, .parquet, .json), a bundled list's name, or model.py:make_model."""
 
 
 class ShardingFields(Options):
@@ -251,9 +270,9 @@ class ShardingFields(Options):
     """Precision of the weights; by default the model's, or fp32."""
     optimizer: Optimizer | None = None
     """Optimizer, whose state takes memory; by default the model's, or sgd."""
-    batch_size: int | None = Field(default=None, ge=1)
+    batch_size: Count = None
     """Training samples per step, over all devices; by default as measured."""
-    budget_ms: float | None = Field(default=None, ge=0)
+    budget_ms: Amount = None
     """Search effort, as milliseconds of one idle core."""
 
 

@@ -83,7 +83,7 @@ def torchrec_bridge() -> ModuleType:
 def read_model(store: Store, source: str, note: Callable[[str], None], model: str = "") -> ModelTables:
     """The tables of a list, of the model that `model.py:make_model` makes, or of any source that was ingested for a model.
 
-    Lookups that the source does not give are from the newest ingested data set that has all its tables, otherwise by a
+    Lookups that the source does not give are from the newest ingested dataset that has all its tables, otherwise by a
     Zipf law. `note` gets sentences on assumptions.
 
     Raises:
@@ -132,19 +132,18 @@ def _origin(store: Store, version: str | None, known: Tables | None, model: Mode
     """A sentence on the origin of the columns that the source lacks, if it lacks any."""
     if not model.filled_in:
         return []
-    what = f"{', '.join(model.filled_in)} are not given"
+    missing = ", ".join(model.filled_in)
     if version is None or known is None:
         return [
-            f"{what} and no ingested data set has all these tables, so they are filled in by a Zipf law; "
-            "`dreamshard ingest` with --batches counts a model's"
+            f"assumed by a Zipf law: {missing}. To count a model's real lookups, run `dreamshard ingest` with --batches"
         ]
     unique = dict(zip(known.names, known.unique_rows.tolist(), strict=True))
     same = sum(
         unique.get(name) == rows
         for name, rows in zip(model.tables.names, model.tables.unique_rows.tolist(), strict=True)
     )
-    of = f"data set {version} ({store.lake.dataset_source(version)})"
-    return [f"{what}: those of {same} of {len(model)} tables are from {of}, the others have its mean reuse"]
+    of = f"dataset {version} ({store.lake.dataset_source(version)})"
+    return [f"{missing} of {same} of {len(model)} tables are from {of}; the other tables have its mean reuse"]
 
 
 def runnable(

@@ -210,7 +210,9 @@ def find(settings: Settings, name: str, model: str = "") -> Version:
     what = f"{in_words(name)} yet" if wanted in ALIASES else f"version {name!r}"
     uris = [version.uri for version in known if model in ("", version.model)]
     advice = f"registered: {', '.join(uris)}" if uris else "train one with `dreamshard run`"
-    raise ValueError(f"there is no {what}{f' of model {model}' if model else ''} at {settings.tracking_uri}; {advice}")
+    raise ValueError(
+        f"there is no {what}{f' of model {model}' if model else ''}; {advice} (registry: {settings.tracking_uri})"
+    )
 
 
 def tag(settings: Settings, version: str, tags: Mapping[str, Any]) -> None:

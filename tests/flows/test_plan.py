@@ -54,6 +54,8 @@ def test_changed_tables_get_a_plan_of_their_model_alone(models):
     for model in models:
         outcome = model.planned(tables.select(range(12)))
         assert (outcome["number"], outcome["is_current"], model.current.replaces) == (1, True, None)
+    again = take_into_use(ads.store, PromoteOptions(model="ads", plan="1"))
+    assert (again["roll_back"], ads.current.replaces) == ("", None), "it was current already"
     first = ads.current
     assert "stays current" in ads.planned(tables.select(range(12)))["sentence"], "nothing has changed"
     proposed = ads.planned(tables.select(range(1, 14)))
@@ -61,8 +63,9 @@ def test_changed_tables_get_a_plan_of_their_model_alone(models):
     assert "dreamshard promote --model ads --plan 2" in proposed["sentence"]
     taken = take_into_use(ads.store, PromoteOptions(model="ads", plan="2", reason="new tables"))
     assert taken["roll_back"] == "dreamshard promote --model ads --plan 1"
-    assert (ads.current.number, ads.current.replaces, set(ads.current.tables)) == (2, 1, {*tables.names[1:14]})
     assert "new tables" in ads.current.current_because
+    assert take_into_use(ads.store, PromoteOptions(model="ads", plan="2"))["roll_back"] == taken["roll_back"]
+    assert (ads.current.number, ads.current.replaces, set(ads.current.tables)) == (2, 1, {*tables.names[1:14]})
     moved = [move["table"] for move in ads.current.moves if move["source"] is None]
     assert set(moved) == {*tables.names[12:14]}, "which are loaded"
     assert (ads.store.plans / "ads" / "2.html").stat().st_size > 10_000

@@ -48,7 +48,8 @@ def test_help_of_a_command_is_all_of_its_docstring(dreamshard, new_home):
 
 
 @pytest.mark.parametrize(
-    "words", ["place", "run --seed -1", f"run --seed {2**31}", "train --devices 0", "watch a b", "plase x"]
+    "words",
+    ["place", "run --seed -1", f"run --seed {2**31}", "train --devices 0", "watch a b", "plase x", "promote 3 --ask"],
 )
 def test_wrong_usage_exits_with_2(dreamshard, new_home, words):
     done = dreamshard(*words.split(), home=new_home)
@@ -59,7 +60,7 @@ def test_wrong_usage_exits_with_2(dreamshard, new_home, words):
 def test_place_writes_each_form_and_says_what_moves(dreamshard, new_home, tables, tmp_path, form):
     current, out = tmp_path / "current.json", tmp_path / "plan"
     first = dreamshard("place", tables, *PLACE, "size_greedy", "--out", current, home=new_home)
-    assert "filled in by a Zipf law" in first.notes, first.sentence
+    assert "assumed by a Zipf law: " in first.notes, first.sentence
     assert json.loads(current.read_text())["tables"].keys() == {"users", "items", "words"}
     moved = ("--current", current, "--format", form, "--device-type", "cpu", "--out", out)
     done = dreamshard("place", tables, *PLACE, "lookup_greedy", *moved, home=new_home)

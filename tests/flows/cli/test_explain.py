@@ -21,7 +21,9 @@ def test_the_slowest_device_comes_first_with_its_slow_tables(explain):
     cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in done.stdout.splitlines() if "│" in line]
     assert (cells[0][0], "busy" in cells[0][-1]) == ("0", True)
     busy = next(row for row in cells if row[0] == "busy")
-    assert (busy[2], busy[4], busy[5][:2]) == ("table_wise", "0", "1:")
+    assert (busy[2], busy[3], busy[4][:9]) == ("table_wise", "device 0", "device 1:")
+    assert done.stdout.startswith("device 0 is slowest: busy takes ")
+    assert "--shown 3 shows all" in explain("--hardware", "a100", "--shown", "1").stdout
 
 
 def test_programs_get_all_of_it(explain):

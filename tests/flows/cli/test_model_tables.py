@@ -83,7 +83,7 @@ def test_a_models_types_and_optimizer_are_counted(place):
     done = place("placed_model.py:make_model", *SMALL)
     bytes_of = sorted(device["memory_bytes"] for device in json.loads(done.stdout)["predicted"]["devices"])
     assert bytes_of == [100 * 16 * (4 + 8), 1000 * 8 * (2 + 8)]
-    assert "filled in by a Zipf law" in done.stderr
+    assert "assumed by a Zipf law: " in done.stderr
 
 
 def test_a_list_is_completed_by_the_newest_data_set_that_has_its_tables(place, tmp_path):
@@ -96,11 +96,13 @@ def test_a_list_is_completed_by_the_newest_data_set_that_has_its_tables(place, t
             some = WorkloadTable(name, rows[t], 16, Lookups(torch.tensor([0]), torch.tensor([0, 1])))
             lake.write_table_lookups(some, tables.select([t]))
         versions.append(lake.write_dataset(tables, names[1]))
-    of = f"are from data set {versions[0]} (user)"
-    assert f"those of 2 of 2 tables {of}" in place("placed_model.py:make_model", *SMALL).stderr
-    assert f"those of 1 of 2 tables {of}, the others have its mean reuse" in place("listed.csv", *SMALL).stderr
+    of = f"are from dataset {versions[0]} (user)"
+    assert f"unique_rows of 2 of 2 tables {of}" in place("placed_model.py:make_model", *SMALL).stderr
+    assert (
+        f"unique_rows of 1 of 2 tables {of}; the other tables have its mean reuse" in place("listed.csv", *SMALL).stderr
+    )
     (tmp_path / "listed.csv").write_text("name,rows,dim\nword,1000,8\nother,7,16\nlast,9,8\n")
-    assert "no ingested data set has all these tables" in place("listed.csv", *SMALL).stderr
+    assert "assumed by a Zipf law: " in place("listed.csv", *SMALL).stderr
 
 
 @pytest.mark.parametrize("name", ["mlperf-dlrm", "x"])

@@ -19,7 +19,7 @@ from mlflow.entities import Run
 
 from dreamshard.recipes import RECIPES
 from dreamshard.torchrec import load_plan
-from flows.forms.options import PromoteOptions
+from flows.forms.options import PromotionForm
 from tests.flows.servers_up import api, deployment, servers_up, until
 from tests.helpers.receivers import Webhook, receiving
 
@@ -43,7 +43,7 @@ def test_everything_is_deployed_with_the_fields_of_its_form(servers):
     assert fields["recipe"]["enum"] == sorted(RECIPES)
     assert fields["seed"]["allOf"][0]["minimum"] == 0
     assert "default" not in fields["iterations"], "the page would fill it in, and the server refuse null"
-    assert deployments["promote"]["parameter_openapi_schema"]["properties"].keys() == {*PromoteOptions.model_fields}
+    assert deployments["promote"]["parameter_openapi_schema"]["properties"].keys() == {*PromotionForm.model_fields}
     assert deployments["profile"]["global_concurrency_limit"]["limit"] == 1
     (automation,) = api(servers, "automations/filter")
     assert automation["name"] == "dreamshard: a run's process is gone"
