@@ -3,7 +3,7 @@
 `docs/all-of-dreamshard.md` shows it in one go, `docs/architecture.md` lists the modules.
 
 Letters of dimensions, in every signature: B batch (placements or episodes), T tables, D devices, F features, L latent,
-N lookups or shards, P distinct tables of a data set, S samples or starts.
+N lookups or shards, P distinct tables of a dataset, S samples or starts.
 Costs are in milliseconds (`_ms`), memory in bytes (`_bytes`).
 """
 

@@ -34,7 +34,7 @@ def read_tables(source: str | Path | Sequence[Mapping[str, Any]] | nn.Module, de
     Args:
         source: a `.csv`, `.parquet` or `.json` file, the name of a bundled list, a list of objects with the same fields
             (docs/own-tables.md), or a model with TorchRec's collections.
-        defaults: data set that fills in missing statistics; None for a Zipf law's expectation.
+        defaults: dataset that fills in missing statistics; None for a Zipf law's expectation.
 
     Raises:
         ValueError: there is no such source, or a table in it is wrong, which the message names.

@@ -81,7 +81,7 @@ class Recipe:
 
 _PAPER_TASKS = TasksConfig(
     tables_per_task=50, num_devices=4, memory_bytes=16 * 2**30, num_test=50, precision="fp16"
-)  # of Meta's 2021 data set
+)  # of Meta's 2021 dataset
 _PAPER_WORKLOAD = WorkloadConfig(dim=16, max_table_bytes=2**30, batch_size=65_536)
 
 RECIPES = {
@@ -125,7 +125,7 @@ def recipe(name: str) -> Recipe:
 def with_overrides(base: Recipe, *, testbed: str | None = None, source: str | None = None) -> Recipe:
     """`base` on another testbed or with another source of tables: all of them, with dims and sizes of their own.
 
-    Meta's data sets keep the recipe's limits, dims and sizes.
+    Meta's datasets keep the recipe's limits, dims and sizes.
     """
     workload, derived = base.workload, base.derived
     if source in META_WORKLOADS:

@@ -32,7 +32,7 @@ WIDEST_SHARD = 1024
 """Columns of a shard; fbgemm's kernels for GPUs look up wider rows as zeros (torchrec 3673), so wider tables are split."""
 
 DEFAULT_BATCH = 65_536
-"""Training samples per step of GPUs by default: the batch of Meta's published data sets."""
+"""Training samples per step of GPUs by default: the batch of Meta's published datasets."""
 
 BYTES_PER_WEIGHT: dict[Precision, int] = {"fp32": 4, "fp16": 2, "bf16": 2, "int8": 1}
 INT8_ROW_BYTES = 8

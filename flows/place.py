@@ -166,7 +166,7 @@ def replace_plan(store: Store, model: str, name: str, reason: str) -> dict[str, 
     """
     with store_lock(store, f"plans-{model}"):
         former, plan = plans.current(store, model), plans.read(store, model, name)
-        replaced = former.number if former else None
+        replaced = former and former.number
         if former and replaced == plan.number:  # it is current already, and would roll back to itself
             replaced = former.replaces
         plan = plan.model_copy(update={"replaces": replaced})
@@ -204,16 +204,18 @@ def _placed(
 
 def _evidence(store: Store, placed: Placed, champion: Version, before: ModelPlan | None) -> str:
     """What a plan is predicted to save of the one before, or what its version was measured to save of a heuristic."""
-    key, kept = champion.tags.get("evaluation"), placed.kept
+    key, kept, overall_ms = champion.tags.get("evaluation"), placed.kept, placed.plan.predicted.overall_ms
     report = report_store.load(store, key) if key else None
     measured = "was not evaluated by measurement"
     if report is not None:
-        gain = gain_text(report.gain(report.candidate, report.reference))
-        measured = f"has a measured gain of {gain} over {report.reference}"
-    if before is None or kept is None or placed.plan.predicted.overall_ms is None:
+        measured = (
+            f"has a measured gain of {gain_text(report.gain(report.candidate, report.reference))} over "
+            f"{report.reference}"
+        )
+    if before is None or kept is None or overall_ms is None:
         why = placed.weighed.why_not_kept if placed.weighed else ""
         return f"{champion} {measured}{why and f'; plan {before and before.number} cannot be kept: {why}'}"
-    saved = 1 - placed.plan.predicted.overall_ms / kept.overall_ms
+    saved = 1 - overall_ms / kept.overall_ms
     error = report.placer(report.candidate).predicted_mape if report else None
     interval = (
         "" if error is None else f" ({100 * (saved - _SURE * error):+.1f} to {100 * (saved + _SURE * error):+.1f})"
@@ -227,7 +229,7 @@ def _show(store: Store, placed: Placed, plan: ModelPlan, run: Run, notes: list[s
     write_text(file.with_suffix(".html"), page)
     for suffix, text in {"json": plan.to_json(), "html": page}.items():
         run.tracking.log_text(run.id, text, f"plans/{plan.number}.{suffix}")
-    about = [plan.evidence, f"To roll back: `{plan.roll_back}`"]
+    about = [plan.evidence, *([f"To roll back: `{plan.roll_back}`"] if plan.roll_back else [])]
     publish(markdown_page(placed, file, [*about, *notes]), f"plan-{plan.model}", plan.evidence)
     _emit("made", plan, str(file))
     report_progress("plan", 1, 1, plan.evidence)

@@ -54,7 +54,7 @@ def tables_of(
         model: takes no memory on the `meta` device.
         pooling_factors: mean lookups per sample, by name of a table or of a feature; by default 1 per feature.
         sharders: as for `discover`.
-        defaults: data set whose lookups fill in how often rows are looked up again; None for a Zipf law's expectation.
+        defaults: dataset whose lookups fill in how often rows are looked up again; None for a Zipf law's expectation.
 
     Raises:
         ValueError: the model has no tables, or some that cannot be planned, which the message names.
@@ -262,7 +262,7 @@ def open_model(config: WorkloadConfig) -> Workload:
         model = record(model, call(config.batches, "there are no batches"), num_samples=config.batch_size)
     recorded, tables, notes = model.lookups, model.tables, model.notes
     if any((detail.precision, detail.optimizer or "sgd") != ("fp32", "sgd") for detail in model.details):
-        notes += ("a data set keeps no types of weights and no optimizers: training takes the recipe's",)
+        notes += ("a dataset keeps no types of weights and no optimizers: training takes the recipe's",)
     sizes = zip(tables.names, model.details, tables.pooling_factor.tolist(), strict=True)
     tokens = {
         name: digest(lookups.indices.numpy().tobytes() + lookups.offsets.numpy().tobytes())

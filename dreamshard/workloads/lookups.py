@@ -1,7 +1,7 @@
 """Rows that each training sample looks up: in memory, as Parquet, their statistics, and other programs' files.
 
 An Arrow list array *is* (offsets, values), so a Parquet file reaches the fused operator without a copy. Recorded lookups are
-Meta's DLRM data sets, MLPerf's arrays, and Criteo's click logs:
+Meta's DLRM datasets, MLPerf's arrays, and Criteo's click logs:
 
 - `.pt` or gzipped `.pt.gz`: `torch.save((indices [N], offsets [T*B+1], lengths [T, B]))`, as in
   github.com/facebookresearch/dlrm_datasets.

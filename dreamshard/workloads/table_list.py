@@ -118,7 +118,7 @@ def fill_missing_columns(listed: Sequence[ModelTable], defaults: Tables | None =
 
     Args:
         listed: tables; a missing pooling factor is one lookup per feature, or the counted lookups per sample.
-        defaults: data set whose lookups fill in bins, lookups and distinct rows: of the same table if it has it
+        defaults: dataset whose lookups fill in bins, lookups and distinct rows: of the same table if it has it
             (`with_ingested`), else its mean reuse; None for a Zipf law's expectation.
     """
     batch = DEFAULT_BATCH
@@ -270,7 +270,7 @@ def model_tables(
         details: with lookups as far as they are known.
         pooling_factors: mean lookups per sample by name of a table, or of a feature in all tables that it looks up, before
             those of the tables; by default 1 per feature.
-        defaults: data set whose lookups fill in the others, as for `fill_missing_columns`.
+        defaults: dataset whose lookups fill in the others, as for `fill_missing_columns`.
         notes: parts not used so far.
 
     Raises:

@@ -3,7 +3,7 @@
 Lookups of lists follow a Zipf law, the power law on [1, rows + 1) rounded down: rank k has the share of the area under
 x ** -alpha between k and k + 1. Its distribution function has a closed form for any number of rows.
 
-`meta-dlrm-2021` and `meta-dlrm-2022` have lookups that fit the statistics that Meta published of its data sets, which
+`meta-dlrm-2021` and `meta-dlrm-2022` have lookups that fit the statistics that Meta published of its datasets, which
 `lookups.py` reads themselves. `data/<name>.parquet` gives each table's rows, and how many of them a batch looks up once,
 twice, 3-4 times and so on. These numbers were fitted once (`data/SOURCES.md`). Each table's rows are scattered over the
 table, and their lookups over the samples of one batch in random order.
@@ -50,7 +50,7 @@ def bundled_lists() -> dict[str, Path]:
 
 
 def bundled_workloads() -> list[str]:
-    """Names of all bundled workloads: the lists, and Meta's two data sets, which are generated."""
+    """Names of all bundled workloads: the lists, and Meta's two datasets, which are generated."""
     return sorted([*META_WORKLOADS, *bundled_lists()])
 
 
@@ -272,7 +272,7 @@ _BINS = tuple(f"rows_in_bin_{j}" for j in range(NUM_BINS))
 
 @dataclass(frozen=True)
 class Population:
-    """All tables of one data set; `t` is a table's position.
+    """All tables of one dataset; `t` is a table's position.
 
     Attributes:
         batch_size: `B` of the full batch.
@@ -332,7 +332,7 @@ def open_meta(config: WorkloadConfig) -> Workload:
 
 
 def meta_lookups(name: str, t: int, batch_size: int, seed: int) -> Lookups:
-    """The first `batch_size` samples of table `t` of data set `name`.
+    """The first `batch_size` samples of table `t` of dataset `name`.
 
     The order of all lookups of the full batch is random, so its first samples are a draw without replacement.
     """

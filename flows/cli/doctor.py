@@ -103,5 +103,5 @@ def _store() -> Check:
     except ValueError as error:
         return "store", "missing", str(error), "correct DREAMSHARD_HOME, DREAMSHARD_STORE or its credentials"
     text = f"{settings.store_root} can be written; MLflow's files at {settings.artifact_root}"
-    is_shared = settings.store_root != settings.home
-    return "store", "ok", text, "" if is_shared else "to share the home: DREAMSHARD_STORE, e.g. s3://bucket/prefix"
+    advice = "to share the home: DREAMSHARD_STORE, e.g. s3://bucket/prefix"
+    return "store", "ok", text, advice if settings.store_root == settings.home else ""

@@ -138,8 +138,7 @@ def explain(
         shown: Number of devices and of tables to show, the slowest first.
     """
     store = open_home(reads_only=True)
-    given = options.model_dump(exclude_none=True)
-    asked = PlaceOptions(**{**request.setting_of(Path(plan)), **given}, current=plan)
+    asked = PlaceOptions(**request.setting_of(Path(plan)) | options.model_dump(exclude_none=True), current=plan)
     checked = request.check(store, asked, terminal.note)
     task, spec = checked.task, checked.spec
     chosen = choose(store, asked.placer, task, spec, asked.hardware or "", model=checked.model, note=terminal.note)
@@ -180,8 +179,7 @@ def _table(reason: TableReason, now_ms: float) -> dict[str, Any]:
     return {
         "table": reason.table,
         "ms": reason.ms,
-        "sharded": now.sharding_type,
-        **({} if now.cached_share is None else {"cached": now.cached_share}),
+        "sharded": f"{now.sharding_type}{'' if now.cached_share is None else f', {now.cached_share:.0%} cached'}",
         "where": _where(now),
         "next best place": _alternative(place, now_ms) if place else reason.bound,
         "next best type": f"{other.sharding.sharding_type} on {_alternative(other, now_ms)}" if other else reason.bound,

@@ -58,9 +58,11 @@ def models(
         terminal.say("no versions yet; `dreamshard run` trains the first")
         return
     columns = {in_words(entry["reference"]): entry for entry in reversed(rows)}
-    names = ["standing", *(name for name in datasets()["versions"].names if name not in NOT_SHOWN)]
-    table = [{"": name} | {head: entry[name] or None for head, entry in columns.items()} for name in names]
-    terminal.print_table([row for row in table if any(value is not None for value in list(row.values())[1:])])
+    fields = ("standing", *datasets()["versions"].names)
+    names = [name for name in fields if name not in NOT_SHOWN and any(entry[name] for entry in rows)]
+    terminal.print_table(
+        [{"": name} | {head: entry[name] or None for head, entry in columns.items()} for name in names]
+    )
     for head, entry in columns.items():
         terminal.say(f"{head}: {entry['reason']}")
     if len(shown) > 1:

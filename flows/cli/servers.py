@@ -49,9 +49,11 @@ def up(
             command = ("worker", *WORKER, POOL, "--limit", "2")
             if run_here:
                 ending.enter_context(servers.child(*command))
-            terminal.say(f"Prefect  {servers.prefect}/v2/deployments")
-            terminal.say(f"MLflow   {servers.mlflow}/#/models")
-            terminal.say(f"home     {settings.home} (logs in {settings.home / 'logs'})")
+            terminal.say(
+                f"Prefect  {servers.prefect}/v2/deployments\n"
+                f"MLflow   {servers.mlflow}/#/models\n"
+                f"home     {settings.home} (logs in {settings.home / 'logs'})"
+            )
             show_models(deployed)
             terminal.say("Start `retrain` from Prefect's Deployments page. Ctrl-C stops everything.")
             while (ended := servers.first_ended()) in (None, "worker"):

@@ -180,6 +180,5 @@ def _show_promotion(outcome: Mapping[str, Any]) -> None:
     terminal.say(f"{in_words(outcome['version'])} is {outcome['standing']}: {outcome['reason']}")
     if outcome["note"]:
         terminal.say(f"Note: {outcome['note']}")
-    terminal.say(f"Trained {outcome['effort']}")
-    terminal.say(outcome["prediction"])
+    terminal.say(f"Trained {outcome['effort']}\n{outcome['prediction']}")
     terminal.show_fields(outcome["where"])

@@ -12,33 +12,6 @@ from dreamshard.recipes import RECIPES
 from dreamshard.tables import Optimizer, Precision
 from dreamshard.training.config import Algorithm as AlgorithmName
 
-Mode = Literal["auto", "fixed", "pool"]
-PlanPolicy = Literal["auto", "approve", "off"]
-Constraints = Annotated[
-    str | None,
-    Field(
-        description="Constraints on the plan: YAML, or a YAML file (in Prefect's form, its full path); see "
-        "docs/constraints-and-moving.md.",
-        examples=["pin: {user_id: 0}\napart: [[user_id, item_id]]"],
-    ),
-]
-Sharding = Annotated[
-    str | None,
-    Field(
-        description="Sharding types to use: columns, whole, auto (all), or a list such as table_wise,row_wise. Types other "
-        "than whole and columns are placed by predicted costs; training does not measure them."
-    ),
-]
-Algorithm = Annotated[
-    AlgorithmName | None,
-    Field(description="Learning method: dreamshard, paper (DreamShard as published) or autoshard."),
-]
-Current = Annotated[
-    str | None,
-    Field(
-        description="Plan that your trainer uses now (in Prefect's form, its full path), to compare the new plan with."
-    ),
-]
 ModelName = Annotated[str | None, Field(pattern=r"^[a-z0-9][a-z0-9-]*$", max_length=60)]
 Count = Annotated[int | None, Field(ge=1)]
 Amount = Annotated[float | None, Field(ge=0)]
@@ -84,6 +57,24 @@ class Options(BaseModel):
         return values if is_wrong else {name: value for name, value in values.items() if value not in ("", None)}
 
 
+class CurrentField(Options):
+    """The plan that a new one is compared with."""
+
+    current: str | None = None
+    """Plan that your trainer uses now (in Prefect's form, its full path), to compare the new plan with."""
+
+
+class LimitFields(Options):
+    """Limits on a plan."""
+
+    constraints: str | None = Field(default=None, examples=["pin: {user_id: 0}\napart: [[user_id, item_id]]"])
+    """Constraints on the plan: YAML, or a YAML file (in Prefect's form, its full path). See
+    docs/constraints-and-moving.md."""
+    sharding: str | None = None
+    """Sharding types to use: columns, whole, auto (all), or a list such as table_wise,row_wise. Types other than whole and
+    columns are placed by predicted costs; training does not measure them."""
+
+
 class ModelField(Options):
     """The model whose tables are measured, trained on or placed."""
 
@@ -103,6 +94,8 @@ class RunOptions(RecipeOptions):
 
     seed: Seed = 0
     """Random seed; with a simulated testbed, the same seed and options give the same result."""
+    algorithm: AlgorithmName | None = None
+    """Learning method: dreamshard, paper (DreamShard as published) or autoshard."""
     testbed: str | None = None
     """Testbed that measures costs: auto, cluster, emulated[:PRESET], simulated[:PRESET] or package.module:factory. PRESET
     may be a hardware file."""
@@ -138,21 +131,18 @@ class TaskFields(DeviceFields):
 
     tables_per_task: Count = None
     """Tables per training task, in pool mode."""
-    mode: Mode | None = None
+    mode: Literal["auto", "fixed", "pool"] | None = None
     """Training mode: fixed for one model with all tables, pool for models not seen yet."""
     exchange_devices: list[Annotated[int, Field(ge=2, le=4096)]] = []
     """Further device counts to measure all-to-alls for."""
 
 
-class RetrainingOptions(TaskFields, RunOptions, SourceFields):
+class RetrainingOptions(LimitFields, TaskFields, RunOptions, SourceFields):
     """A retraining: the setting of a model's deployments, which `watch` starts and `retrain` takes."""
 
-    algorithm: Algorithm = None
-    plan: PlanPolicy | None = None
+    plan: Literal["auto", "approve", "off"] | None = None
     """When a new plan becomes current: auto (at once) or approve (when a person approves it); off makes no plan. By default
     the first plan is auto, and later ones need approval."""
-    constraints: Constraints = None
-    sharding: Sharding = None
     profiles: str | None = None
     """Folder or address (s3://...) with one folder per profile of the job; the deployment `watch` learns from new ones."""
 
@@ -161,7 +151,7 @@ class RetrainingOptions(TaskFields, RunOptions, SourceFields):
         return self.model_dump(exclude_defaults=True, include=set(RetrainingOptions.model_fields))
 
 
-class RetrainOptions(RetrainingOptions):
+class RetrainOptions(CurrentField, RetrainingOptions):
     """The whole chain."""
 
     iterations: int | None = Field(default=None, ge=1, le=1000)
@@ -170,7 +160,6 @@ class RetrainOptions(RetrainingOptions):
     """Placements to measure per iteration."""
     full: bool = False
     """Train from scratch instead of continuing from the champion."""
-    current: Current = None
 
 
 class WatchOptions(RetrainingOptions):
@@ -197,13 +186,10 @@ class StageOptions(TaskFields, RunOptions):
     """Model name; by default that of the tables ingested last."""
     dataset: str | None = None
     """Dataset version of the tables; by default the last one ingested."""
-    algorithm: Algorithm = None
 
 
-class EvaluateOptions(StageOptions):
+class EvaluateOptions(CurrentField, StageOptions):
     """Comparison of the newest placer with the heuristics and the champion."""
-
-    current: Current = None
 
 
 class VersionsField(Options):
@@ -259,11 +245,9 @@ class TablesField(Options):
     """Tables: a list (.csv, .parquet, .json), a bundled list's name, or model.py:make_model."""
 
 
-class ShardingFields(Options):
+class ShardingFields(LimitFields):
     """How tables may be placed."""
 
-    constraints: Constraints = None
-    sharding: Sharding = None
     cache: bool = False
     """Allow tables in host memory with a cache on the device, if device memory is short."""
     precision: Precision | None = None
@@ -297,10 +281,9 @@ class PlanOptions(ModelField, DeviceFields, ShardingFields, TablesField):
     the champion."""
 
 
-class PlaceOptions(PlanOptions):
+class PlaceOptions(CurrentField, PlanOptions):
     """Tables to place, and constraints on the plan."""
 
-    current: Current = None
     steps_until_next: float = Field(default=100_000, ge=1)
     """Training steps over which moving tables must pay off."""
     move_gb_per_s: float = Field(default=10, ge=1e-6)

@@ -86,7 +86,7 @@ def test_a_models_types_and_optimizer_are_counted(place):
     assert "assumed by a Zipf law: " in done.stderr
 
 
-def test_a_list_is_completed_by_the_newest_data_set_that_has_its_tables(place, tmp_path):
+def test_a_list_is_completed_by_the_newest_dataset_that_has_its_tables(place, tmp_path):
     lake = open_store(Settings.from_environment({"DREAMSHARD_HOME": str(tmp_path / "home")})).lake
     (tmp_path / "listed.csv").write_text("name,rows,dim,pooling_factor\nword,1000,8,5\nuser,100,16,0.0005\n")
     versions = []
