@@ -3,7 +3,7 @@
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from statistics import fmean
 from typing import Any
 
@@ -67,8 +67,7 @@ FEW_TASKS = 5
 @deployed
 def evaluate(options: EvaluateOptions) -> dict[str, Any]:
     """Newest checkpoint -> measured comparison on held-out tasks."""
-    store = open_store()
-    with stage(store, "evaluate", options) as (run, training):
+    with stage("evaluate", options) as (store, run, training):
         last = last_iteration(store, training)
         key = evaluate_placers(store, training, last, current=options.current)
         log_evaluation(store, run, key)
@@ -109,7 +108,7 @@ def evaluate_placers(store: Store, training: str, iteration: int, *, current: st
     with store_lock(store, f"training-{training}"), freeing_gpus():
         if not report_store.path(store, key).is_file():
             candidate = checkpoints.placer(store, training, iteration, budget_ms)
-            drawn = store.lake.read_tasks(made_of.dataset, "test", made_of.tasks)
+            drawn = trainings.tasks_of(store, made_of, "test")
             spec = capacity(store, testbed).spec
             measure_and_report(
                 store,
@@ -154,7 +153,7 @@ def current_plan(store: Store, training: str, path: str | None) -> Plan | None:
         raise ValueError(
             "the tasks are drawn from a pool, so there is no model that the current plan places; give --mode fixed"
         )
-    CurrentPlan(plan).place(store.lake.read_tasks(made_of.dataset, "test", made_of.tasks)[0])
+    CurrentPlan(plan).place(trainings.tasks_of(store, made_of, "test")[0])
     return plan
 
 
@@ -218,12 +217,12 @@ def measure_and_report(
     if candidate:
         origins[candidate] = {"training": training, "iteration": others["iteration"]}
     lake.write_evaluation(rows, origins, key, dataset_version=dataset, testbed=testbed.kind, hardware=testbed.identity)
-    samples = [sample for of in (fitted or {}).items() for sample in trainings.fitted_samples(store, *of)]
+    fits = [[*lake.read_cost_samples(key), *trainings.earlier_samples(store, of)] for key, of in (fitted or {}).items()]
     report = make_report(
         rows,
         reference or best_baseline([row for row in rows if model in (None, row.task.name)]),
         contestants.predictors,
-        known={placement_identity(sample.task, sample.placement) for sample in samples},
+        known={placement_identity(sample.task, sample.placement) for sample in chain(*fits)},
         model=model,
         key=key,
         dataset=dataset,

@@ -62,8 +62,7 @@ def promote(options: PromotionForm) -> dict[str, Any]:
 @deployed
 def register(options: StageOptions) -> dict[str, Any]:
     """Newest evaluation -> registered version -> alias champion or challenger."""
-    store = open_store()
-    with stage(store, "register", options) as (run, training):
+    with stage("register", options) as (store, run, training):
         last = last_iteration(store, training)
         report = report_store.newest(store, training)
         if report is None or report.iteration != last:

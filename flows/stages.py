@@ -34,7 +34,7 @@ from storage.mlflow_store.registry import Version
 from storage.mlflow_store.runs import Run
 from storage.run_records import checkpoints, trainings
 from storage.run_records.trainings import Training, named_model
-from storage.store import Store
+from storage.store import Store, open_store
 
 MODEL = "model"
 """Name of the task of the model itself, which is the first of its set."""
@@ -77,11 +77,11 @@ def running(store: Store, name: str, config: Recipe, seed: int) -> Iterator[Run]
 
 
 @contextmanager
-def stage(store: Store, name: str, options: StageOptions) -> Iterator[tuple[Run, str]]:
-    """Run the block as the flow `name` of one stage; yields its run and the training's key."""
-    config, dataset = configured(store, options)
+def stage(name: str, options: StageOptions) -> Iterator[tuple[Store, Run, str]]:
+    """Run the block as the flow `name` of one stage; yields the store, its run and the training's key."""
+    config, dataset = configured(store := open_store(), options)
     with running(store, name, config, options.seed) as run:
-        yield run, prepare(store, config, dataset, options.seed)
+        yield store, run, prepare(store, config, dataset, options.seed)
 
 
 @retried_task("prepare training")

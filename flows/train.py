@@ -31,14 +31,13 @@ from storage.mlflow_store.runs import Run
 from storage.run_records import checkpoints, trainings
 from storage.run_records.checkpoints import Metrics, iteration_name
 from storage.run_records.trainings import TestbedReference
-from storage.store import Store, open_store
+from storage.store import Store
 
 
 @deployed
 def train(options: StageOptions) -> dict[str, Any]:
     """Cost samples -> cost network -> policy: all iterations that are left."""
-    store = open_store()
-    with stage(store, "train", options) as (run, training):
+    with stage("train", options) as (store, run, training):
         train_placer(store, run, training)
     history = checkpoints.history(store, training)
     return {
@@ -51,8 +50,7 @@ def train(options: StageOptions) -> dict[str, Any]:
 @deployed
 def profile(options: StageOptions) -> dict[str, Any]:
     """Policy of the last checkpoint -> placements -> cost samples in the lake."""
-    store = open_store()
-    with stage(store, "profile", options) as (run, training), store_lock(store, f"training-{training}"), freeing_gpus():
+    with stage("profile", options) as (store, run, training), store_lock(store, f"training-{training}"), freeing_gpus():
         measure_exchanges(store, training)
         iteration = start_training(store, training) + 1
         figures = measure_placements(store, training, iteration)
@@ -77,7 +75,6 @@ def train_placer(store: Store, run: Run, key: str) -> int:
                 improve_policy(store, key, iteration)
             figures = checkpoints.figures(store, key, iteration_name(iteration))
             run.log_metrics(figures, iteration)
-        store.lake.merge(key)
     return iterations
 
 
@@ -98,7 +95,7 @@ def measure_exchanges(store: Store, key: str) -> int:
     with shared_testbed(store, testbed) as opened:
         if opened.links is None:
             return 0
-    drawn = store.lake.read_tasks(training.dataset, "train", training.tasks)
+    drawn = trainings.tasks_of(store, training)
     known = known_exchanges(store, testbed)
     hosts = max((sample.host_devices for sample in known if sample.host_devices), default=None)
 
@@ -162,7 +159,7 @@ def measure_placements(store: Store, key: str, iteration: int) -> Metrics:
     """
     training = trainings.read(store, key)
     state = checkpoints.load(store, key, iteration_name(iteration - 1))
-    drawn = store.lake.read_tasks(training.dataset, "train", training.tasks)
+    drawn = trainings.tasks_of(store, training)
     proposals = TRAINING_ALGORITHMS[state.config.algorithm].propose(state, drawn)
     placements = [(placed.name, placement) for placed, placement in proposals]
     before = {named for i in range(1, iteration) for named in checkpoints.proposals(store, key, i)}
@@ -221,7 +218,7 @@ def fit_cost_network(store: Store, key: str, iteration: int) -> Metrics:
 def improve_policy(store: Store, key: str, iteration: int) -> Metrics:
     """Cost network -> policy, without hardware; ends the iteration with its checkpoint and returns its figures."""
     training, state = trainings.read(store, key), checkpoints.load(store, key, "fitted")
-    drawn = store.lake.read_tasks(training.dataset, "train", training.tasks)
+    drawn = trainings.tasks_of(store, training)
     update = TRAINING_ALGORITHMS[state.config.algorithm].improve(state, drawn)
     learned = {"policy_loss": update.loss, "policy_reward": update.reward, "policy_entropy": update.entropy}
     figures = checkpoints.figures(store, key, "fitted") | learned
@@ -245,7 +242,7 @@ def reference_placement(
     if first is not None and checkpoints.last_iteration(store, key) == 0:
         return first
     training, (name, placement) = trainings.read(store, key), checkpoints.proposals(store, key, 1)[0]
-    drawn = store.lake.read_tasks(training.dataset, "train", training.tasks)
+    drawn = trainings.tasks_of(store, training)
     return next(task for task in drawn if task.name == name), placement
 
 

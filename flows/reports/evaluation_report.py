@@ -91,7 +91,7 @@ def _figures(
         predicted_ms={
             by: fmean(row.predicted_ms for row in own) for by, of in priced.items() if (own := of_placer(of))
         },
-        place_ms=median(row.place_ms for row in ours),
+        place_ms=median(row.place_ms for row in rows if row.placer == name),
         predicted_mape=error,
         is_split=any(
             row.placement and Shards.of(row.task, row.placement).tables.first_column is not None for row in ours

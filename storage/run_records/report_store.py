@@ -29,7 +29,8 @@ class PlacerFigures:
     Attributes:
         overall_ms: mean measured cost; None where a placement did not fit.
         predicted_ms: mean cost of its placements by the cost network of each placer that has one.
-        place_ms: median time to find a placement, of versions until their search stalls; the first run compiles.
+        place_ms: median time to find a placement of a task or variant, of versions until their search stalls; the first
+            run compiles.
         predicted_mape: mean relative error of this placer's own cost network over all rows; None without one.
         is_split: whether it split a table in any task.
     """

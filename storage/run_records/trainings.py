@@ -17,6 +17,7 @@ from dreamshard.costs import SIMULATED, CostSample, is_simulated, library_versio
 from dreamshard.evaluation import placement_identity
 from dreamshard.hardware.accelerator import preset_of
 from dreamshard.recipes import MeasureConfig, Recipe
+from dreamshard.tasks import PlacementTask
 from dreamshard.training import TrainingConfig
 from storage.filesystem import write_text
 from storage.run_records import report_store
@@ -250,6 +251,11 @@ def read(store: Store, key: str) -> Training:
     return Training.from_json((store.checkpoints / key / RECORD).read_bytes())
 
 
+def tasks_of(store: Store, training: Training, split: str = "train") -> list[PlacementTask]:
+    """The tasks that were drawn for a training, `train` or `test`; raises like `Lake.read_tasks`."""
+    return store.lake.read_tasks(training.dataset, split, training.tasks)
+
+
 def earlier_samples(store: Store, training: Training) -> list[CostSample]:
     """Samples measured for the placer that a training starts from and its predecessors; it is fitted to them too.
 
@@ -264,11 +270,6 @@ def earlier_samples(store: Store, training: Training) -> list[CostSample]:
             evaluated = store.lake.read_cost_samples(report.key) if report.mispredicted else []
             samples += [s for s in evaluated if placement_identity(s.task, s.placement) in report.mispredicted]
     return [sample for sample in samples if sample.versions.items() <= now.items()]
-
-
-def fitted_samples(store: Store, key: str, training: Training) -> list[CostSample]:
-    """All samples that a training was fitted to: no placement of these is held out."""
-    return [*store.lake.read_cost_samples(key), *earlier_samples(store, training)]
 
 
 def effort_sentence(store: Store, key: str) -> str:

@@ -63,15 +63,6 @@ def test_a_run_killed_in_iteration_two_continues_from_one(tmp_path: Path):
     assert json.loads((tmp_path / "out").read_text())["version"].endswith("-x2/1")
 
 
-@pytest.mark.long
-def test_two_runs_in_a_new_home_make_one_version(tmp_path: Path):
-    both = [start(tmp_path, "simulated", name) for name in ("a", "b")]
-    assert [process.wait(600) for process in both] == [0, 0], (tmp_path / "erra").read_text()
-    first, second = (json.loads((tmp_path / f"out{name}").read_text()) for name in ("a", "b"))
-    assert (first["version"], first["training"]) == (second["version"], second["training"])
-    assert len(set(samples(tmp_path))) == len(samples(tmp_path)) == 10
-
-
 def trained_by(dreamshard: Dreamshard, home: Path, *options: str) -> tuple[list[int], Path]:
     """Exit codes of two equal commands, and the only folder of checkpoints that they made."""
     before = {*(home / "checkpoints").glob("*")}

@@ -43,10 +43,6 @@ def test_a_failed_flow_is_one_sentence_on_stderr(tmp_path):
     assert (done.returncode, done.stderr[:12], done.stderr.count("\n")) == (1, "dreamshard: ", 1), done.stderr
 
 
-def test_help_of_a_command_is_all_of_its_docstring(dreamshard, new_home):
-    assert "Exits with 3 after writing the plan" in dreamshard("place", "--help", home=new_home).stdout
-
-
 @pytest.mark.parametrize(
     "words",
     ["place", "run --seed -1", f"run --seed {2**31}", "train --devices 0", "watch a b", "plase x", "promote 3 --ask"],

@@ -4,10 +4,8 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from rich.console import Console
 
 from dreamshard.tasks import PlacementTask
-from flows.cli import terminal
 from storage.lake.catalog import VIEWS
 from storage.lake.parquet_files import datasets
 from storage.settings import Settings
@@ -32,25 +30,6 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def sql(measured: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Done]:
     monkeypatch.setenv("DREAMSHARD_HOME", str(measured))
     return lambda *arguments: dreamshard("sql", *arguments)
-
-
-@pytest.mark.parametrize(("width", "in_terminal"), [(80, True), (140, False)], ids=["terminal", "pipe"])
-def test_an_answer_too_wide_is_turned(sql, monkeypatch, width, in_terminal):
-    console = Console(width=width, force_terminal=in_terminal, no_color=True)
-    monkeypatch.setattr(terminal, "OUT", console)
-    lines = sql("from tables limit 2").stdout.splitlines()
-    assert [line.split() for line in lines if line.startswith("name ")] == [["name", "a"], ["name", "b/c"]]
-    short = sql("select name, rows, dim from tables limit 1").stdout
-    assert ("name" in short.splitlines()[1], len(short.splitlines())) == (True, 5)
-
-
-def test_long_columns_are_folded_in_a_terminal(sql, monkeypatch):
-    query = "select name, 'thirteen words ' || repeat('of a sentence ', 9) as said, '[b]' as text from tables limit 2"
-    assert len(sql(query).stdout.splitlines()) == 6
-    monkeypatch.setattr(terminal, "OUT", Console(width=60, force_terminal=True, color_system=None))
-    lines = sql(query).stdout.splitlines()
-    assert max(map(len, lines)) <= 60
-    assert sum("[b]" in line for line in lines) == 2, "text is no markup"
 
 
 def test_help_names_every_view_and_describe_lists_columns(sql):

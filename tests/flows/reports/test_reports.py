@@ -51,7 +51,9 @@ def test_a_report_has_figures_of_every_placer_and_all_gains():
     assert report.gains["dreamshard"]["random"].mean_gain == pytest.approx(1 - (0.45 * 0.6) ** 0.5)
     assert report.task_names == ("a", "b")
     rows = [row("dim_greedy", task, 1.0, place_ms=ms) for task, ms in (("a", 504.0), ("b", 1.0), ("c", 2.0))]
-    assert make_report(rows, "dim_greedy", {}, **SUBJECT).placers[0].place_ms == 2.0, "the first compiles"
+    for model in (None, "a"):
+        (line,) = make_report(rows, "dim_greedy", {}, model=model, **SUBJECT).placers
+        assert line.place_ms == 2.0, "the first compiles"
     saved = {line["placer"]: line["dreamshard saves"] for line in placers_table(report)}
     assert (saved["dreamshard"], saved["dim_greedy"][:7]) == ("-", "+10.0 %")
     assert "dim_greedy saves" in placers_table(report_of(subject=SUBJECT | {"training": None}))[0], (
