@@ -172,6 +172,6 @@ def _kept_lookups(store: Store, stored: Sequence[StoredFile], keys: Collection[s
         for info in list_file_infos(lake.root / folder, "**/*.parquet")
         if info.modified >= before
     ]
-    datasets = {*keys, *lake.newest_datasets(), *(hive_values(path)["dataset_version"] for path in paths)}
-    known = filter(lake.has_dataset, datasets)
+    newest = [read_json(path)["dataset"] for path in list_files(lake.root / "tables", "_newest.*.json")]
+    known = filter(lake.has_dataset, {*keys, *newest, *(hive_values(path)["dataset_version"] for path in paths)})
     return {Path(file).name for dataset in known for file in lake.lookups_files(dataset).values()}

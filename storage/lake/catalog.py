@@ -1,6 +1,6 @@
 """DuckDB over the lake: views of its Parquet files, in memory for the program and as a file for other tools.
 
-Nothing is copied and no file is locked: a view reads the files that exist at the moment of the query.
+No file is locked: a view reads the files that exist at the moment of the query, in the program mostly compacted ones.
 
 A remote lake is read through fsspec with its credentials, without any DuckDB extension. The views in `catalog.duckdb` then
 hold remote addresses (`s3://...`). To open that file from Python, call
@@ -19,6 +19,7 @@ import duckdb
 
 from dreamshard.files import replacing
 from storage.filesystem import AnyPath, list_files
+from storage.lake.compaction import compact, parts
 from storage.lake.parquet_files import DECLARED, datasets
 from storage.settings import Settings
 
@@ -41,10 +42,11 @@ def connect(settings: Settings) -> duckdb.DuckDBPyConnection:
 
 
 def write_catalog(settings: Settings) -> None:
-    """Replace `catalog.duckdb`, without disturbing readers of the old file; its paths are absolute.
+    """Compact the lake, and replace `catalog.duckdb`, whose paths are absolute, without disturbing readers of the old file.
 
     Call it after every flow: a view written while its dataset had no files stays empty.
     """
+    compact(settings.lake_root)
     with replacing(settings.catalog_path) as temporary, duckdb.connect(temporary, config=_CONFIG) as connection:
         _create_views(connection, settings.lake_root)
 
@@ -86,11 +88,16 @@ def _create_views(connection: duckdb.DuckDBPyConnection, root: AnyPath, *, are_l
     try:
         connection.execute(f"{DECLARED}; create schema lake")
         for name in datasets():
-            rows, files = f"from empty.{name}", list_files(root / name, "**/*.parquet")
-            if files and are_listed:
-                connection.execute(f"set variable {name} = ?", [[glob.escape(str(file)) for file in files]])
-                rows += f" union all by name from read_parquet(getvariable('{name}'), {_HIVE})"
-            elif files:
+            rows = f"from empty.{name}"
+            if are_listed:
+                counted, others = parts(root, name)
+                for kind, paths in enumerate((counted, [info.path for info in others.values()])):
+                    if paths:
+                        connection.execute(
+                            f"set variable {name}_{kind} = ?", [[glob.escape(str(path)) for path in paths]]
+                        )
+                        rows += f" union all by name from read_parquet(getvariable('{name}_{kind}'), {_HIVE})"
+            elif files := list_files(root / name, "**/*.parquet"):
                 folders = "*/" * (len(files[0].parent.parts) - len((root / name).parts))
                 pattern = f"{glob.escape(str(root / name))}/{folders}*.parquet".replace("'", "''")
                 rows += f" union all by name from read_parquet('{pattern}', {_HIVE})"

@@ -85,8 +85,8 @@ def known_tables(lake: Lake, source: str, key: str, fingerprints: Sequence[str],
     if not (parts or states):
         return {}
     rows = pa.concat_tables([*states, *parts])
-    files = rows.column("lookups_file").to_pylist()
-    existing, wanted = lake.has_lookups(files), set(fingerprints)
+    files, wanted = rows.column("lookups_file").to_pylist(), set(fingerprints)
+    existing = {f"lookups/{path.name}" for path in list_files(lake.root / "lookups", "*.parquet")}
     position = {
         fingerprint: i
         for i, fingerprint in enumerate(rows.column("fingerprint").to_pylist())

@@ -5,9 +5,8 @@
     tables/_newest.<model>.json                                        the dataset of a model that was ingested last
     halves/<task set>.json                                             which tables were trained on, which held out
     tasks/dataset_version=.../split=.../<task set>.parquet             one row per task
-    cost_samples/testbed=.../dataset_version=.../<run>.<iteration>.<content>.parquet      one row per device; iteration
-                                                                       `all` once the training has ended
-    sample_buffer/<run>.<iteration>.<sample>.parquet                   samples of an unfinished iteration, each at once
+    cost_samples/testbed=.../dataset_version=.../<run>.<content>.parquet      one row per device
+    sample_buffer/<run>.<sample>.parquet                               samples of an unfinished iteration, each at once
     exchange_samples/links=.../<content>.parquet                       one row per all-to-all measured alone
     evaluations/testbed=.../dataset_version=.../<run>.parquet          one row per placer and task
     table_estimates/<training>.<iteration>.parquet                     one row per table of a version's dataset
@@ -97,11 +96,6 @@ class Lake:
             return LookupFiles({name: Path(self.root, file) for name, file in files.items()})
         return LookupFiles({name: str(self.root / file) for name, file in files.items()}, copies)
 
-    def has_lookups(self, files: Sequence[str]) -> set[str]:
-        """The paths below the root, as the column `lookups_file` has them, that exist."""
-        existing = {f"lookups/{path.name}" for path in list_files(self.root / "lookups", "*.parquet")}
-        return existing.intersection(files)
-
     def write_dataset(self, tables: Tables, source: str, model: str | None = "") -> str:
         """Write the tables of a dataset, and return its version.
 
@@ -125,23 +119,18 @@ class Lake:
         except FileNotFoundError:
             return None
 
-    def newest_datasets(self) -> set[str]:
-        """Versions of the datasets that were ingested last of each model."""
-        return {str(read_json(path)["dataset"]) for path in list_files(self.root / "tables", "_newest.*.json")}
-
     def has_dataset(self, version: str) -> bool:
         """Whether dataset `version` is here."""
         return self._dataset_path(version).exists()
 
     def dataset_with(self, tables: Tables) -> str | None:
-        """The dataset ingested last that has lookups of all these tables in these sizes; None if there is none."""
+        """The dataset ingested last that has all these tables in these sizes; None if there is none."""
         wanted = set(tables.sizes)
         infos = list_file_infos(self.root / "tables", "dataset_version=*/tables.parquet")
         for info in sorted(infos, key=lambda info: info.modified, reverse=True):
             known = read_parquet(info.path)
             columns = (known.column(name).to_pylist() for name in ("name", "rows", "dim"))
-            files = set(known.column("lookups_file").to_pylist())
-            if wanted <= set(zip(*columns, strict=True)) and self.has_lookups([*files]) == files:
+            if wanted <= set(zip(*columns, strict=True)):
                 return hive_values(info.path)["dataset_version"]
         return None
 
@@ -206,8 +195,8 @@ class Lake:
         path = self._tasks_path(dataset_version, split, task_set)
         if not path.exists():
             same = {"dataset_version": dataset_version, "split": split, "task_set": task_set, "seed": seed}
-            origin = same | {"created_at": rows.now()}
-            write_rows(path, "tasks", [origin | row | {"position": i} for i, row in enumerate(content)])
+            same |= {"created_at": rows.now()}
+            write_rows(path, "tasks", [same | row | {"position": i} for i, row in enumerate(content)])
         return task_set
 
     def read_tasks(self, dataset_version: str, split: str, key: str) -> list[PlacementTask]:
@@ -229,40 +218,37 @@ class Lake:
     def collecting(self, run_key: str, iteration: int, dataset_version: str) -> Iterator[Callable[[CostSample], None]]:
         """Yield a function that saves a sample at once; all are in `cost_samples` when the block ends, even by an error.
 
-        Samples that a killed process left of this run and iteration are moved there first, so it loses no measurement.
+        Samples that a killed process left of this run are moved there first, so it loses no measurement.
 
         Args:
             run_key: key of the training or evaluation.
             iteration: iteration of the training, from 1; `EVALUATION` for an evaluation.
             dataset_version: dataset of the measured tables.
         """
-        prefix = f"{quote(run_key, safe='')}.{iteration:04}"
+        run = quote(run_key, safe="")
 
         def save(sample: CostSample) -> None:
             devices = rows.sample_to_rows(sample, run_key=run_key, iteration=iteration, dataset_version=dataset_version)
-            name = f"{prefix}.{devices[0]['sample_id']}.parquet"
+            name = f"{run}.{devices[0]['sample_id']}.parquet"
             write_rows(self.root / "sample_buffer" / name, "cost_samples", devices)
 
-        self._flush(prefix)
+        self._flush(run)
         try:
             yield save
         finally:
-            self._flush(prefix)
+            self._flush(run)
 
-    def append_measurements(self, prefix: str, measurements: pa.Table) -> None:
-        """Add measurements of one run and iteration, one row per device, to its file, without samples that it has.
-
-        Args:
-            prefix: run and iteration, with which the file's name begins.
-        """
+    def append_measurements(self, measurements: pa.Table) -> None:
+        """Add measurements of a run, one row per device, to its file, without samples that it has."""
         first, schema = measurements.slice(0, 1).to_pylist()[0], datasets()["cost_samples"]
         hive = {name: first[name] for name in ("testbed", "dataset_version")}
         folder = hive_folder(self.root / "cost_samples", **hive)
-        former, samples = list_files(folder, f"{prefix}.*.parquet"), schema.empty_table()
+        run, samples = quote(first["run_key"], safe=""), schema.empty_table()
+        former = list_files(folder, f"{run}.*.parquet")
         for table in (*read_parquet_files(former), measurements):
             is_known = pc.is_in(table.column("sample_id"), samples.column("sample_id").combine_chunks())
             samples = pa.concat_tables([samples, table.filter(pc.invert(is_known)).select(schema.names)])
-        target = folder / f"{prefix}.{content_id(sorted(set(samples.column('sample_id').to_pylist())))}.parquet"
+        target = folder / f"{run}.{content_id(sorted(set(samples.column('sample_id').to_pylist())))}.parquet"
         if former != [target]:
             # others slow a machine, never speed it up, so of each measurement the least round counts
             samples = samples.sort_by([(name, "ascending") for name in ("measurement_id", "overall_ms", "round")])
@@ -272,19 +258,10 @@ class Lake:
             write_parquet(target, samples.sort_by([("created_at", "ascending"), ("device", "ascending")]))
             remove(file for file in former if file != target)
 
-    def merge(self, run_key: str) -> None:
-        """Make one file of those of a training's iterations, when it ends: a query opens every file."""
-        run = quote(run_key, safe="")
-        self._move(list_files(self.root / "cost_samples", f"*/*/{run}.[0-9]*.parquet"), f"{run}.all")
-
-    def _flush(self, prefix: str) -> None:
-        """Move the buffered samples of a run and iteration to `cost_samples`."""
-        self._move(list_files(self.root / "sample_buffer", f"{prefix}.*.parquet"), prefix)
-
-    def _move(self, files: Sequence[AnyPath], prefix: str) -> None:
-        """Append the rows of files, and remove the files; the next call completes an interrupted one."""
-        if files:
-            self.append_measurements(prefix, pa.concat_tables(read_parquet_files(files)))
+    def _flush(self, run: str) -> None:
+        """Move the buffered samples of a run to `cost_samples`; the next call completes an interrupted one."""
+        if files := list_files(self.root / "sample_buffer", f"{run}.*.parquet"):
+            self.append_measurements(pa.concat_tables(read_parquet_files(files)))
             remove(files)
 
     def read_cost_samples(self, run_key: str) -> list[CostSample]:

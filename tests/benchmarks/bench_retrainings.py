@@ -1,6 +1,7 @@
-"""Seconds of questions to a home after 500 retrainings, each as large as a default run: the best of three, after imports.
+"""CPU seconds of questions to a home after 500 retrainings, each as large as a default run: the best of three, after imports.
 
-The store's own writers make one retraining, and write it again under other keys; versions have no files.
+The store's own writers make one retraining, and write it again under other keys; versions have no files. As DuckDB uses all
+cores, an idle machine answers in less than that.
 """
 
 import time
@@ -45,9 +46,9 @@ def rows(quick: bool = False) -> Iterator[Row]:
         }.items():
             seconds = []
             for _ in range(3):
-                began = time.perf_counter()
+                began = time.process_time()
                 assert question() != []
-                seconds.append(time.perf_counter() - began)
+                seconds.append(time.process_time() - began)
             yield row(f"{name}, after {number} retrainings ({files} files)", min(seconds), "s", 1.0)
 
 
@@ -73,17 +74,17 @@ def retrain_often(store: Store, number: int) -> None:
         keys = {"training": f"training-{n}", "evaluation": f"evaluation-{n}", "dataset": dataset}
         for split in ("train", "test"):
             lake.write_tasks([task], dataset, split, f"tasks-{n}")
-        parts = {(keys["training"], i): measured for i in range(1, ITERATIONS + 1)} | {
-            (keys["evaluation"], 0): evaluated
-        }
-        for (run, iteration), table in parts.items():
-            made = with_columns(table, run_key=run, iteration=iteration, dataset_version=dataset)
-            lake.append_measurements(f"{run}.{iteration:04}", numbered(made, f"{run}.{iteration}"))
-        lake.merge(keys["training"])
+        iterations = [i for i in range(1, ITERATIONS + 1) for _ in range(len(measured))]
+        trained = pa.concat_tables([measured] * ITERATIONS)
+        for run, table, iteration in (("training", trained, iterations), ("evaluation", evaluated, 0)):
+            made = with_columns(table, run_key=keys[run], iteration=iteration, dataset_version=dataset)
+            lake.append_measurements(numbered(made, keys[run]))
         folder = hive_folder(lake.root / "evaluations", testbed="simulated", dataset_version=dataset)
         write_parquet(folder / f"{keys['evaluation']}.parquet", with_columns(results, run_key=keys["evaluation"]))
         lake.write_estimates(placer, dataset, keys["training"], ITERATIONS)
         register(store, keys)
+        if n % 8 == 0:  # every flow does
+            catalog.write_catalog(store)
     registry.set_alias(store, str(number), "champion", "the newest")
     registry.write_versions(store)
 

@@ -84,6 +84,16 @@ def test_a_simulated_testbed_needs_statistics_alone(model: Model):
     assert not (model.home / "lake" / "lookups").exists()
 
 
+def test_place_prices_the_model_as_its_evaluation_did(model: Model):
+    done = model.dreamshard("place", str(model.home / "model.csv"), "--placer", "2", home=model.home)
+    assert "those of 26 of 26 tables are from data set" in done.notes
+    asked = (
+        "select predicted_ms from evaluations where placer = 'dreamshard' and task = 'model' order by created_at desc"
+    )
+    predicted = model.said("sql", asked, "--json")[0]["predicted_ms"]
+    assert json.loads(done.stdout)["predicted"]["overall_ms"] == pytest.approx(predicted, rel=0.01)
+
+
 def test_the_current_plan_is_measured_beside_the_new_placement(model: Model):
     report, plan = model.first["report"], model.home / "plan.json"
     gains = report["gains"]["dreamshard"]

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from typing import Any
-from urllib.parse import quote
 
 import pyarrow as pa
 
@@ -20,8 +19,7 @@ def append_samples(
     rows = [records.sample_to_rows(sample, **origin) for sample in samples]
     for testbed in {sample.testbed for sample in samples}:
         of_testbed = [row for devices in rows for row in devices if row["testbed"] == testbed]
-        measurements = pa.Table.from_pylist(of_testbed, schema=datasets()["cost_samples"])
-        lake.append_measurements(f"{quote(run_key, safe='')}.{iteration:04}", measurements)
+        lake.append_measurements(pa.Table.from_pylist(of_testbed, schema=datasets()["cost_samples"]))
     return [devices[0]["sample_id"] for devices in rows]
 
 

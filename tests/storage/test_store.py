@@ -8,7 +8,7 @@ import torch
 
 from dreamshard.workloads import Lookups, WorkloadTable, statistics
 from storage.lake import catalog
-from storage.settings import Settings, quiet_environment
+from storage.settings import Settings
 from storage.store import Store, open_store
 from tests.helpers.lake import query
 from tests.helpers.samples import make_evaluation, make_sample
@@ -56,13 +56,6 @@ def test_a_store_may_be_a_folder_and_mlflows_files_elsewhere(tmp_path, form):
     assert settings.lake_root == tmp_path / "drive" / "lake"
     assert isinstance(settings.lake_root, Path)
     assert settings.artifact_root == "s3://models/dreamshard"
-
-
-def test_telemetry_is_off_unless_the_caller_said_otherwise():
-    environment = {"DO_NOT_TRACK": "0"}
-    quiet_environment(environment)
-    assert environment["DO_NOT_TRACK"] == "0"
-    assert environment["MLFLOW_DISABLE_TELEMETRY"] == "true"
 
 
 @pytest.fixture(params=["memory", "s3"])

@@ -51,6 +51,10 @@ def test_a_view_has_its_columns_before_the_first_file(settings, view, request, l
 def test_a_sample_is_one_row_and_each_of_its_devices_is_one(settings, filled):
     by_hardware = found(settings, "select hardware, avg(overall_ms) as mean from cost_samples group by 1")
     assert by_hardware == [("simulated H100", 2.0)]
+    rows = pd.read_parquet(settings.lake_root / "cost_samples").query("device == 0 and is_least and not is_reference")
+    assert {*rows["sample_id"]} == {name for (name,) in found(settings, "select sample_id from cost_samples")}, (
+        "as said"
+    )
     first, second = found(
         settings,
         "select device, device_ms, num_tables, memory_bytes, sum_dim, single_table, shard_tables from device_costs "

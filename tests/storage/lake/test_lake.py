@@ -18,9 +18,8 @@ from dreamshard.tasks import PlacementTask
 from dreamshard.workloads import Lookups, WorkloadTable, dataset_version, statistics
 from storage.filesystem import list_file_infos
 from storage.lake.lake import Lake
-from storage.lake.parquet_files import read_parquet
 from tests.helpers.lake import append_samples, query
-from tests.helpers.samples import make_evaluation, make_sample
+from tests.helpers.samples import make_sample
 from tests.helpers.testbeds import simulated
 
 
@@ -120,18 +119,6 @@ def test_the_same_samples_again_add_nothing_even_among_new_ones(lake, sample, ve
     assert len(lake.read_cost_samples("run")) == 2
 
 
-def test_a_repeated_evaluation_replaces_the_one_before(lake, task, version):
-    where = {"dataset_version": version, "testbed": "cluster", "hardware": "x"}
-    for took in (3.0, 4.0):
-        rows = [make_evaluation(task, name, took) for name in ("dreamshard", "random")]
-        lake.write_evaluation(rows, {}, "key", **where)
-    lake.write_evaluation(rows, {}, "another", **where)
-    (file,) = (entry.path for entry in list_file_infos(lake.root / "evaluations") if entry.path.name == "key.parquet")
-    kept = read_parquet(file).to_pylist()
-    assert len({row["evaluation_id"] for row in kept}) == 2
-    assert {row["overall_ms"] for row in kept} == {4.0}
-
-
 def test_writers_of_one_run_at_the_same_time_lose_nothing(lake, version, task):
     def write(base: float):
         for i in range(10):
@@ -191,21 +178,14 @@ def file_count(lake: Lake, dataset: str) -> int:
 
 def test_samples_kept_one_by_one_are_one_file_of_the_lake(lake, version, task):
     placements = [[0, 0, 1], [0, 1, 0], [1, 0, 0]]
-    with suppress(RuntimeError), lake.collecting("run", 1, version) as keep:
-        for placement in placements:
+    append_samples(lake, [make_sample(task, placements[0])], "run", 1, version)
+    with suppress(RuntimeError), lake.collecting("run", 2, version) as keep:
+        for placement in placements[1:]:
             keep(make_sample(task, placement))
-        assert (measured(lake), file_count(lake, "sample_buffer")) == ([], 3)
+        assert (len(measured(lake)), file_count(lake, "sample_buffer")) == (1, 2)
         raise RuntimeError("rank 1 died")
     assert measured(lake) == placements
     assert (file_count(lake, "cost_samples"), file_count(lake, "sample_buffer")) == (1, 0)
-
-
-def test_iterations_of_a_training_that_ended_are_one_file(lake, version, task):
-    for iteration, placement in enumerate([[0, 0, 1], [0, 1, 0]], start=1):
-        append_samples(lake, [make_sample(task, placement)], "run", iteration, version)
-    for _ in range(2):
-        lake.merge("run")
-        assert (measured(lake), file_count(lake, "cost_samples")) == ([[0, 0, 1], [0, 1, 0]], 1)
 
 
 KILLED = """
