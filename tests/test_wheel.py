@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-PROJECT = Path(__file__).parents[1]
-PIP = ("-m", "pip", "--disable-pip-version-check", "--quiet")
+from tests.helpers.wheel import PIP, PROJECT, install, make_wheel
+
 LEAN = """
 import sys, time
 start = time.process_time()
@@ -38,13 +38,7 @@ pytestmark = pytest.mark.processes
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("wheel")
-    source = folder / "source"
-    subprocess.run(["git", "clone", "--quiet", PROJECT, source], check=True)  # a build writes into its source
-    built = [sys.executable, *PIP, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, source]
-    subprocess.run(built, check=True, capture_output=True)
-    (made,) = folder.glob("*.whl")
-    return made
+    return make_wheel(tmp_path_factory.mktemp("wheel"))
 
 
 def run(python: Path | str, *words: object, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -55,9 +49,7 @@ def run(python: Path | str, *words: object, folder: Path, **environment: str) ->
 
 
 def test_an_installed_wheel_places_without_the_pipeline(wheel, tmp_path):
-    installed = tmp_path / "installed"
-    pip = [sys.executable, *PIP, "install", "--no-deps", "--target", installed, wheel]
-    subprocess.run(pip, check=True, capture_output=True)
+    installed = install(wheel)
     assert not (installed / "tests").exists()
 
     def command(*words: object):

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import psutil
 
 from tests.helpers.ports import free_port
 
@@ -25,17 +24,20 @@ class Up:
         self.process, self.home = process, home
         self.prefect = lines[0].split()[1].removesuffix("/v2/deployments")
         self.mlflow = lines[1].split()[1].removesuffix("/#/models")
-        self.family = psutil.Process(process.pid).children(recursive=True)
 
 
 @contextmanager
-def servers_up(home: Path) -> Iterator[Up]:
-    """Start Prefect, MLflow, a worker and all deployments on free ports; stopped as by Ctrl-C."""
-    environment = {**os.environ, "DREAMSHARD_HOME": str(home)}
+def servers_up(home: Path, **more: str) -> Iterator[Up]:
+    """Start Prefect, MLflow, a worker and all deployments on free ports, outside a checkout; stopped as by Ctrl-C.
+
+    Args:
+        more: environment variables.
+    """
+    environment = {**os.environ, "DREAMSHARD_HOME": str(home), **more}
     environment.pop("PREFECT_HOME", None)
     command = [sys.executable, "-m", "flows.cli.app", "up"]
     command += ["--prefect-port", str(free_port()), "--mlflow-port", str(free_port())]
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(command, env=environment, cwd=home, stdout=subprocess.PIPE, text=True) as process:
         try:
             yield Up(process, home)
         finally:

@@ -261,7 +261,7 @@ def train_a_step(reference: torch.nn.Module, sharded: DistributedModelParallel, 
     """Outputs before, and weights after it, are those of the reference, which trains on the samples of all ranks."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     dense = dict(in_backward_optimizer_filter(sharded.named_parameters())).values()
-    optimizers = [torch.optim.SGD(weights, RATE) for weights in (dense, reference.parameters())]
+    optimizers = [torch.optim.SGD([{"params": [*weights]}], RATE) for weights in (dense, reference.parameters())]
     for optimizer in optimizers:
         optimizer.zero_grad()
     ours, theirs = sharded(*inputs(rank)), reference(*inputs(rank))

@@ -1,4 +1,4 @@
-"""Real servers, real deployments, a real worker: the one module that pays for them."""
+"""Real servers, real deployments, a real worker, from an installed wheel: the one module that pays for them."""
 
 import json
 import os
@@ -10,10 +10,8 @@ from http.server import HTTPServer
 from pathlib import Path
 
 import httpx
-import pandas as pd
 import psutil
 import pytest
-import torch
 from mlflow import MlflowClient
 from mlflow.entities import Run
 
@@ -21,7 +19,11 @@ from dreamshard.recipes import RECIPES
 from dreamshard.torchrec import load_plan
 from flows.forms.options import PromotionForm
 from tests.flows.servers_up import api, deployment, servers_up, until
+from tests.helpers.planned_trainer import Listed, train
+from tests.helpers.ports import free_port
 from tests.helpers.receivers import Webhook, receiving
+from tests.helpers.sharded_dlrm import failures_of
+from tests.helpers.wheel import install, make_wheel
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -31,7 +33,10 @@ ENDED = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
 
 @pytest.fixture(scope="module")
 def servers(tmp_path_factory):
-    with servers_up(tmp_path_factory.mktemp("servers")) as running:
+    home, installed = tmp_path_factory.mktemp("servers"), str(install(make_wheel(tmp_path_factory.mktemp("wheel"))))
+    python = {"args": [sys.executable, "-c", "import flows; print(flows.__file__)"], "cwd": home, "text": True}
+    assert subprocess.check_output(**python, env={**os.environ, "PYTHONPATH": installed}).startswith(installed)
+    with servers_up(home, PYTHONPATH=installed) as running:
         yield running
 
 
@@ -55,18 +60,6 @@ def list_of_tables(servers, model: str, rows: int = 1000) -> str:
     lines = [f"t{i},{rows if i == 0 else 1000 + i},{8 + 8 * (i % 3)},{1 + i % 5}\n" for i in range(12)]
     path.write_text("name,rows,dim,pooling_factor\n" + "".join(lines))
     return str(path)
-
-
-def model_of(path: str) -> torch.nn.Module:
-    """A TorchRec model with the tables of a list."""
-    torchrec = pytest.importorskip("torchrec")
-    tables = [
-        torchrec.EmbeddingBagConfig(name=name, num_embeddings=rows, embedding_dim=dim, feature_names=[name])
-        for name, rows, dim in zip(
-            *(pd.read_csv(path)[column].tolist() for column in ("name", "rows", "dim")), strict=True
-        )
-    ]
-    return torchrec.EmbeddingBagCollection(tables=tables, device=torch.device("meta"))
 
 
 def started(servers, name: str, **parameters) -> str:
@@ -132,7 +125,9 @@ def runs_called(servers, name: str) -> list[dict]:
 def test_each_model_is_trained_and_planned_by_its_own_setting(servers, tmp_path):
     for model in ("ads", "feed"):
         tables = list_of_tables(servers, model)
-        deployed(servers, tmp_path, "--recipe", "smoke", "--testbed", "simulated", "--source", tables)
+        said = deployed(servers, tmp_path, "--recipe", "smoke", "--testbed", "simulated", "--source", tables)
+        assert f"model    {model}: one model, planned as a whole; source {tables}, recipe smoke" in said
+        assert deployment(servers, f"place/{model}")["parameters"]["tables"] == tables
     command = [sys.executable, "-m", "prefect", "deployment", "run", "retrain/ads", "-p", "devices=4", "--watch"]
     done = subprocess.run(command, env=environment_of(servers), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -151,9 +146,9 @@ def test_each_model_is_trained_and_planned_by_its_own_setting(servers, tmp_path)
 def test_changed_tables_get_a_plan_once_a_person_approves_it(servers):
     """After the runs above, which trained on the lists as they were."""
     before = {model: current_plan_of(servers, model) for model in ("ads", "feed")}
-    source = list_of_tables(servers, "ads", rows=2000)
+    source, address = list_of_tables(servers, "ads", rows=2000), f"file://{servers.home}/plans/ads/current.json"
     with pytest.raises(ValueError, match="t0"):
-        load_plan(str(servers.home / "plans" / "ads" / "current.json"), model_of(source))
+        load_plan(address, Listed(source))
     watched = completed(servers, "watch/ads", devices=4)
     assert (watched["resized"], watched["started"]) == (1, "ads ~1"), watched
     (run,) = runs_called(servers, "ads ~1")
@@ -166,8 +161,8 @@ def test_changed_tables_get_a_plan_once_a_person_approves_it(servers):
     ended(servers, asking["id"])
     plan = current_plan_of(servers, "ads")
     assert (plan["number"], plan["replaces"], "new tables" in plan["current_because"]) == (2, 1, True)
-    address = f"file://{servers.home}/plans/ads/current.json"
-    assert load_plan(address, model_of(source), device_type="cpu").plan[""].keys() == plan["tables"].keys()
+    failed = failures_of(train, 4, 4, free_port(), address, source)
+    assert not failed, "\n".join(failed)
     assert current_plan_of(servers, "feed") == before["feed"]
 
     def both_are_told() -> bool:
@@ -178,6 +173,7 @@ def test_changed_tables_get_a_plan_once_a_person_approves_it(servers):
     back = completed(servers, "promote/ads", plan="previous")
     assert (back["plan"], current_plan_of(servers, "ads")["number"]) == (1, 1)
     assert current_plan_of(servers, "ads")["tables"] == before["ads"]["tables"]
+    assert any("plan 1 of ads is current" in str(artifact["data"]) for artifact in api(servers, "artifacts/filter"))
 
 
 def test_a_cancelled_retraining_is_not_started_again(servers):
@@ -192,11 +188,31 @@ def test_a_cancelled_retraining_is_not_started_again(servers):
     assert len(runs_called(servers, watched["started"])) == 1, "it would fail every quarter of an hour"
 
 
-def deployed(servers, home: Path, *options: str) -> None:
+def processes(servers, word: str) -> list[psutil.Process]:
+    """Processes of `up` whose command has a word."""
+    running = psutil.Process(servers.process.pid).children(recursive=True)
+    return [one for one in running if one.status() != psutil.STATUS_ZOMBIE and word in one.cmdline()]
+
+
+def test_what_is_killed_is_marked_and_the_worker_replaced(servers):
+    """As the kernel does when memory is short."""
+    run = started(servers, "retrain/feed", seed=9)
+    until(lambda: mlflow_runs(servers, run), 300)
+    (engine,), (worker,) = processes(servers, "prefect.engine"), processes(servers, "worker")
+    engine.kill()
+    until(lambda: state_of(servers, run)["type"] == "CRASHED", 120)
+    until(lambda: {recorded.info.status for recorded in mlflow_runs(servers, run)} == {"KILLED"}, 120)
+    worker.kill()
+    until(lambda: [new for new in processes(servers, "worker") if new.pid != worker.pid], 60)
+    assert completed(servers, "promote/ads", plan="1")["plan"] == 1
+
+
+def deployed(servers, home: Path, *options: str) -> str:
     command = [sys.executable, "-m", "flows.cli.app", "deploy", *options]
     environment = {**environment_of(servers), "DREAMSHARD_HOME": str(home)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def edit(address: str, fields: dict) -> None:
@@ -235,8 +251,8 @@ def test_a_pause_survives_deploying_and_a_failure_notifies(servers, tmp_path):
 
 def test_up_ends_everything_when_interrupted(servers):
     """The last one: nothing runs after it."""
-    assert len(servers.family) >= 3
+    family = psutil.Process(servers.process.pid).children(recursive=True)
+    assert len(family) >= 3
     servers.process.send_signal(signal.SIGINT)
     assert servers.process.wait(timeout=180) == 0
-    _, alive = psutil.wait_procs(servers.family, timeout=5)
-    assert alive == []
+    assert psutil.wait_procs(family, timeout=5)[1] == []
