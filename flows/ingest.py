@@ -16,11 +16,11 @@ from typing import Any
 
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 
-from dreamshard.recipes import with_batch_size
 from dreamshard.tables import Tables, concatenate
 from dreamshard.workloads import WorkloadConfig, statistics
-from flows.forms.form import configure, deployed
+from flows.forms.form import deployed
 from flows.forms.options import IngestOptions
+from flows.rules.warm_start import opened
 from flows.runtime import sources
 from flows.runtime.sources import opened_source
 from flows.runtime.tasks import announce, content_key, report_progress, retried_task
@@ -28,7 +28,7 @@ from flows.stages import running
 from storage.lake.ingested import Ingested, keep_part, keep_state, known_tables, read_fingerprints
 from storage.mlflow_store.runs import Run
 from storage.run_records.trainings import named_model
-from storage.store import Store, open_store
+from storage.store import Store
 
 VARIABLE = "DREAMSHARD_TASK_RUNNER"
 LOOKUPS_PER_TASK = 2**25
@@ -40,7 +40,7 @@ MOST_TABLES_PER_TASK = 64
 @deployed
 def ingest(options: IngestOptions) -> dict[str, Any]:
     """Source -> lookups, tables and a dataset version in the lake."""
-    config, store = with_batch_size(configure(options)), open_store()
+    config, store = opened(options)
     with running(store, "ingest", config, config.workload.seed) as run:
         ingested = ingest_workload(store, config.workload, named_model(config))
         log_ingested(run, ingested, config.workload.source)

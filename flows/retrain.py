@@ -8,24 +8,23 @@ warm start.
 from typing import Any
 
 from dreamshard.plan import read_plan
-from dreamshard.recipes import with_batch_size
 from flows.evaluate import current_plan, evaluate_placers, log_evaluation
-from flows.forms.form import configure, deployed
+from flows.forms.form import deployed
 from flows.forms.options import RetrainOptions
 from flows.ingest import ingest_workload, log_ingested
 from flows.place import plan_model
 from flows.promote import register_and_decide
+from flows.rules.warm_start import opened
 from flows.runtime.testbed_pool import check_testbed
 from flows.stages import prepare, running, with_sizes
 from flows.train import train_placer
 from storage.run_records.trainings import named_model
-from storage.store import open_store
 
 
 @deployed
 def retrain(options: RetrainOptions) -> dict[str, Any]:
     """Tables -> cost samples -> placer -> evaluation -> champion -> plan; from the champion on if only tables changed."""
-    config, store = with_batch_size(configure(options)), open_store()
+    config, store = opened(options)
     if options.current is not None:
         read_plan(options.current)
     capacity = check_testbed(store, config)

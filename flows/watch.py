@@ -12,19 +12,17 @@ from prefect.runtime import deployment
 from prefect.settings import get_current_settings
 
 from dreamshard.files import json_digest
-from dreamshard.recipes import with_batch_size
 from dreamshard.testbeds.base import Capacity
-from flows.forms.form import configure, deployed
+from flows.forms.form import deployed
 from flows.forms.options import RetrainingOptions, WatchOptions
 from flows.ingest import ingest_workload
 from flows.learn import profiles_in
 from flows.reports.pages import markdown_table, publish
 from flows.rules.dataset_diff import DatasetDiff, diff_datasets
-from flows.rules.warm_start import champion_of, last_trained
+from flows.rules.warm_start import champion_of, last_trained, opened
 from flows.stages import with_sizes
 from storage.mlflow_store.registry import Version
 from storage.run_records.trainings import named_model, source_label
-from storage.store import open_store
 
 SHOWN = 100
 """Largest number of changed tables in the artifact and the outcome."""
@@ -40,13 +38,14 @@ _BUNDLED = (
 @deployed
 def watch(options: WatchOptions) -> dict[str, Any]:
     """Source -> what changed since the last training -> a retraining if it matters; likewise new profiles."""
-    config, store = with_batch_size(configure(options)), open_store()
+    config, store = opened(options)
     ingested = ingest_workload(store, config.workload, lookups=False)
     dataset, config = ingested.dataset, with_sizes(config, ingested.tables, Capacity(kind="unknown"))
     trained = last_trained(store, config, dataset)
     before = store.lake.read_dataset(trained) if trained and store.lake.has_dataset(trained) else None
-    limits = {"pooling": options.pooling_drift, "reuse": options.reuse_drift, "share": options.changed_share}
-    diff = diff_datasets(before, ingested.tables, **limits)
+    diff = diff_datasets(
+        before, ingested.tables, pooling=options.pooling_drift, reuse=options.reuse_drift, share=options.changed_share
+    )
     started, link, retraining = None, "", "Nothing needs to be trained."
     if diff.matters and options.source is None:
         retraining = _BUNDLED

@@ -6,19 +6,21 @@ first training of a model continues from another model's on the same hardware.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from dreamshard.costs import is_simulated
-from dreamshard.recipes import Recipe, recipe
+from dreamshard.recipes import Recipe, recipe, with_batch_size
 from dreamshard.testbeds import is_testbed
 from dreamshard.workloads import known_as
 from dreamshard.workloads.task_sampling import split_tables
+from flows.forms.form import configure
+from flows.forms.options import RecipeOptions
 from storage.mlflow_store import registry
 from storage.mlflow_store.registry import Version
 from storage.run_records.trainings import Training, Warm, named_model
-from storage.store import Store
+from storage.store import Store, open_store
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,6 +128,18 @@ def _is_like(made_of: Training, config: Recipe) -> bool:
         and ("memory_bytes" in config.derived or trained.memory_bytes == tasks.memory_bytes - tasks.reserve_bytes)
         and _is_on(made_of, config)
     )
+
+
+def opened(options: RecipeOptions) -> tuple[Recipe, Store]:
+    """The store, and the recipe of the options with its batch size.
+
+    If that is not given, it is the champion's of the model on these devices, so that costs over versions are a curve.
+    """
+    config, store = configure(options), open_store()
+    champion = champion_of(store, config) if "batch_size" in config.derived else None
+    if champion is None:
+        return with_batch_size(config), store
+    return replace(config, workload=replace(config.workload, batch_size=champion.made_of.testbed.batch_size)), store
 
 
 def champion_of(store: Store, config: Recipe) -> Version | None:

@@ -11,7 +11,7 @@ from dreamshard.testbeds import is_testbed
 from flows import watch
 from flows.forms.form import configure
 from flows.forms.options import RetrainingOptions, WatchOptions
-from flows.rules.warm_start import champion_of, last_trained
+from flows.rules.warm_start import champion_of, last_trained, opened
 from storage.mlflow_store import registry
 from tests.flows.commands import Dreamshard
 from tests.helpers.versions import training_of, version_of
@@ -75,6 +75,16 @@ def test_the_last_trained_dataset_is_that_of_the_same_retraining(monkeypatch, ve
 def test_a_fixed_model_keeps_its_mode_whatever_its_size(monkeypatch):
     as_champion(monkeypatch, [version(2, "b"), version(1, "a", mode="fixed", tables_per_task=99)], None)
     assert last_trained(None, configure(RetrainingOptions(**SMOKE, mode="fixed")), "c") == "a"
+
+
+def test_a_model_keeps_its_batch_size_as_tables_come(monkeypatch, tmp_path):
+    (tmp_path / "tables.csv").write_text(f"name,rows,dim,pooling_factor\na,9,4,{2**16}\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DREAMSHARD_HOME", str(tmp_path))
+    as_champion(monkeypatch, [version(1, "a", num_devices=8)], 1)
+    for given, batch in (({"devices": 8}, 512), ({"devices": 8, "batch_size": 64}, 64), ({"devices": 4}, 2**12)):
+        config, _ = opened(RetrainingOptions(**SMOKE | {"recipe": "default"} | given))
+        assert config.workload.batch_size == batch
 
 
 @pytest.mark.parametrize(
