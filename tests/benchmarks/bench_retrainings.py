@@ -15,7 +15,7 @@ from mlflow.entities import Metric, Param
 from dreamshard.costs import MeasuredOn
 from dreamshard.training import TrainingConfig
 from storage.lake import catalog, rows as records
-from storage.lake.parquet_files import datasets, hive_folder, read_parquet, write_parquet
+from storage.lake.parquet_files import datasets
 from storage.mlflow_store import registry, runs
 from storage.settings import Settings
 from storage.store import Store, open_store
@@ -64,11 +64,7 @@ def retrain_often(store: Store, number: int) -> None:
     evaluated = pa.concat_tables([measured] * (EVALUATED // PLACEMENTS))
     placer = make_placer(start_training(pool, TrainingConfig(), seed=0))
     placer.cost_network.measured_on = MeasuredOn.of(samples[0])
-    where = {"testbed": "simulated", "hardware": "simulated H100", "dataset_version": "d"}
-    lake.write_evaluation([make_evaluation(task, f"placer {n}", 2.0) for n in range(EVALUATED)], {}, "e", **where)
-    results = read_parquet(
-        hive_folder(lake.root / "evaluations", testbed="simulated", dataset_version="d") / "e.parquet"
-    )
+    results = [make_evaluation(task, f"placer {n}", 2.0) for n in range(EVALUATED)]
     for n in range(number):
         dataset = lake.write_dataset(pool_of(100, seed=n), "tables.csv", "tables")
         keys = {"training": f"training-{n}", "evaluation": f"evaluation-{n}", "dataset": dataset}
@@ -79,8 +75,8 @@ def retrain_often(store: Store, number: int) -> None:
         for run, table, iteration in (("training", trained, iterations), ("evaluation", evaluated, 0)):
             made = with_columns(table, run_key=keys[run], iteration=iteration, dataset_version=dataset)
             lake.append_measurements(numbered(made, keys[run]))
-        folder = hive_folder(lake.root / "evaluations", testbed="simulated", dataset_version=dataset)
-        write_parquet(folder / f"{keys['evaluation']}.parquet", with_columns(results, run_key=keys["evaluation"]))
+        where = {"testbed": "simulated", "hardware": "simulated H100", "dataset_version": dataset}
+        lake.write_evaluation(results, {}, keys["evaluation"], **where)
         lake.write_estimates(placer, dataset, keys["training"], ITERATIONS)
         register(store, keys)
         if n % 8 == 0:  # every flow does

@@ -34,9 +34,9 @@ def train(address: str, path: str) -> None:
     held = {name.split(".")[-2] for name, _, _ in table_parts(sharded.state_dict())}
     assert held == {name for name, table in plan.plan["bags"].items() if dist.get_rank() in table.ranks}
     copy_tables(reference, sharded)
-    names = list(reference.bags.embedding_bags)
 
     def batch(rank: int) -> tuple[KeyedJaggedTensor]:
+        names = [*plan.plan["bags"]]
         ids = torch.arange(len(names) * BATCH) + rank
         return (KeyedJaggedTensor.from_lengths_sync(names, ids, torch.ones_like(ids, dtype=torch.int32)),)
 

@@ -10,7 +10,6 @@ from flows import promote
 from flows.forms.options import PromoteOptions
 from flows.runtime import run_locks, testbed_pool
 from flows.runtime.launched_ranks import for_testbed
-from storage.settings import Settings
 from storage.store import Store, open_store
 from tests.helpers.locks import is_free
 from tests.helpers.tables import tables_of
@@ -57,13 +56,6 @@ def test_a_promotion_by_hand_waits_for_one_that_is_under_way(store, monkeypatch)
         assert not begun.wait(0.5)
     assert begun.wait(10)
     by_hand.join()
-
-
-def test_homes_that_share_a_folder_take_turns(tmp_path: Path):
-    shared = {"DREAMSHARD_STORE": str(tmp_path / "shared")}
-    one, two = (Settings.from_environment({"DREAMSHARD_HOME": str(tmp_path / name), **shared}) for name in "ab")
-    with run_locks.store_lock(open_store(one), "training-k"), run_locks.store_lock(open_store(two), "other"):
-        assert not is_free(tmp_path / "shared" / "locks" / "training-k.lock")
 
 
 def test_a_plain_command_in_every_process_of_torchrun_is_refused(monkeypatch):

@@ -1,5 +1,4 @@
 import glob
-import math
 from pathlib import Path
 
 import duckdb
@@ -23,15 +22,6 @@ WHERE = {"testbed": "cluster", "hardware": "x"}
 def found(settings: Settings, sql: str) -> list[tuple]:
     """The rows that answer a query."""
     return [tuple(row.values()) for row in query(settings, sql)]
-
-
-def test_an_evaluation_keeps_versions_and_ignores_misfits(lake, settings, task, version):
-    rows = [make_evaluation(task, placer, ms) for placer, ms in (("champion", 4.0), ("new", 2.0), ("random", math.inf))]
-    placers = {"champion": {"model_version": "models:/m/3"}}
-    lake.write_evaluation(rows, placers, "key", dataset_version=version, **WHERE)
-    sql = "select placer, model_version, overall_ms from evaluations order by placer"
-    assert found(settings, sql) == [("champion", 3, 4.0), ("new", None, 2.0), ("random", None, None)]
-    assert found(settings, "select avg(overall_ms) from evaluations") == [(3.0,)]
 
 
 @pytest.mark.parametrize("view", catalog.VIEWS)
