@@ -162,15 +162,13 @@ def draw_tasks(store: Store, training: Training, split_of: str | None = None) ->
     earlier = EMPTY_SPLIT if split_of is None else store.lake.read_table_split(split_of)
     if config.mode == "fixed":
         train, test = pool, pool.select([])
-    else:
-        train, test = split_tables(pool, generator, earlier)
-    split = earlier.with_tables(train, test)
-    key = content_key(dataset, config, seed, sorted(split.train), sorted(split.test))
-    if config.mode == "fixed":
         trained, heldout = _model_tasks(training, config.task(pool, MODEL))
     else:
+        train, test = split_tables(pool, generator, earlier)
         trained = config.sample(train, config.num_train, generator, "train")
         heldout = config.sample(test, config.num_test, generator, "test")
+    split = earlier.with_tables(train, test)
+    key = content_key(dataset, config, seed, sorted(split.train), sorted(split.test))
     store.lake.write_tasks(trained, dataset, "train", key, seed)
     store.lake.write_tasks(heldout, dataset, "test", key, seed)
     store.lake.write_table_split(key, split)
