@@ -10,8 +10,6 @@ from pathlib import Path
 import pytest
 
 from dreamshard import recipes
-from dreamshard.cost_model import TrainingDivergedError
-from dreamshard.training import TrainingAlgorithm
 from storage.lake.lake import Lake
 from storage.lake.parquet_files import read_parquet
 from storage.mlflow_store import registry, runs
@@ -79,17 +77,6 @@ def test_an_interrupted_training_ends_with_the_same_bits(finished: Path, shared_
     _, other = trained_by(shared_dreamshard, finished, *autoshard, UNDISTURBED)
     store = open_store(Settings.from_environment({"DREAMSHARD_HOME": str(finished)}))
     assert same(*(checkpoints.load(store, folder.name, "iteration_02") for folder in (stopped, other)))
-
-
-def test_a_nan_in_training_keeps_the_last_checkpoint(finished, shared_dreamshard, monkeypatch):
-    def diverge(*_):
-        raise TrainingDivergedError("the loss is nan in step 3; lower the learning rate")
-
-    monkeypatch.setattr(TrainingAlgorithm, "fit", diverge)
-    codes, stopped = trained_by(shared_dreamshard, finished, "--testbed", "simulated", "--seed", "5")
-    assert codes == [1, 1]
-    assert [path.name for path in stopped.glob("iteration_*.zip")] == ["iteration_00.zip"]
-    assert not list(stopped.rglob("*.tmp"))
 
 
 @pytest.mark.timeout(600, method="thread")  # the other method would take the alarm that the time limit is made of
