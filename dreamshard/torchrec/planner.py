@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 from jaxtyping import Float
 from torch import Tensor, nn
-from torchrec.distributed.comm import get_local_size, get_topology_domain_multiple
+from torchrec.distributed.comm import get_local_size, get_topology_group_world_size
 from torchrec.distributed.planner import ParameterConstraints, Topology
 from torchrec.distributed.planner.constants import BATCH_SIZE, POOLING_FACTOR
 from torchrec.distributed.planner.planners import to_sharding_plan
@@ -181,7 +181,7 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
             placement = placer.place(task)
         except NoPlacementError as error:
             raise PlannerError(str(error), PlannerErrorType.INSUFFICIENT_STORAGE) from error
-        self._log_memory(self._checked(task, placement))
+        self._log_memory(self._checked(task, placement, model.details))
         options = sharding_options(placement, model.details, module, self.constraints, self.batch_size)
         for callback in self.callbacks:
             options = callback(options)
@@ -351,7 +351,7 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
             raise outcome[0]
         return outcome[0]
 
-    def _checked(self, task: PlacementTask, placement: Placement) -> Shards:
+    def _checked(self, task: PlacementTask, placement: Placement, tables: Sequence[ModelTable]) -> Shards:
         """The shards, with what cached tables need; refuses what violates constraints or exceeds the memory of hosts."""
         if broken := violation(task, placement):
             raise PlannerError(
@@ -359,6 +359,7 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
                 PlannerErrorType.STRICT_CONSTRAINTS,
             )
         shards = Shards.of(task, placement)
+        self._check_operators(shards, tables)
         if self.pipeline != "prefetch" and bool(shards.in_host.any()):
             logger.warning("dreamshard: cached tables need PrefetchTrainPipelineSparseDist and pipeline='prefetch'")
         for device, needed in zip(self.topology.devices, shards.per_device(shards.host_bytes).tolist(), strict=True):
@@ -370,6 +371,27 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
                 )
         return shards
 
+    def _check_operators(self, shards: Shards, tables: Sequence[ModelTable]) -> None:
+        """Refuse more features and samples than fbgemm numbers in 32 bits together (FBGEMM 6236).
+
+        TorchRec gives an operator the shards of a rank that are alike; it looks up the whole batch, unless they are copies.
+        """
+        kinds = [(table.module_path, table.precision, table.pooling) for table in tables]
+        alike = torch.tensor(
+            [[kinds.index(kind), len(table.features)] for kind, table in zip(kinds, tables, strict=True)]
+        )
+        kind, features = alike[shards.table].T
+        operator = (kind * len(SHARDING_TYPES) + shards.sharding_type) * 2 + shards.in_host
+        counts = torch.bincount(operator * shards.num_devices + shards.device, features * (shards.batch_share == 1))
+        count, rank = int(counts.max()), int(counts.argmax()) % shards.num_devices
+        samples = self.batch_size * self.topology.world_size
+        if samples >= (most := 2 ** (32 - count.bit_length())):
+            raise PlannerError(
+                f"rank {rank} looks up {count} features of {samples} samples at once, but fbgemm takes fewer than {most} "
+                "samples; lower the batch size, or use more collections",
+                PlannerErrorType.STRICT_CONSTRAINTS,
+            )
+
 
 def _own_topology() -> Topology:
     """Of the default process group: each rank has the memory of its device, and its part of the host's."""
@@ -380,5 +402,6 @@ def _own_topology() -> Topology:
         hbm_cap=torch.cuda.get_device_properties().total_memory if device == "cuda" else None,
         ddr_cap=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // ranks,
         local_world_size=ranks,
-        pod_size=get_topology_domain_multiple(),
+        pod_size=get_topology_group_world_size()
+        // ranks,  # as TorchRec's own process groups, whatever its planner assumes
     )

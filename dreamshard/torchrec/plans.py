@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
 from torch import nn
-from torchrec.distributed.comm import get_local_size
+from torchrec.distributed.comm import get_local_size, get_topology_group_world_size
 from torchrec.distributed.planner import Topology
 from torchrec.distributed.planner.constants import BATCH_SIZE
 from torchrec.distributed.planner.enumerators import get_partition_by_type
@@ -27,6 +27,7 @@ from torchrec.distributed.sharding_plan import get_default_sharders
 from torchrec.distributed.types import CacheParams, EmbeddingModuleShardingPlan, ShardingPlan
 from torchrec.distributed.utils import get_device_type
 from torchrec.modules.embedding_modules import EmbeddingBagCollection, EmbeddingCollection
+from torchrec.modules.hash_mc_modules import HashZchManagedCollisionModule
 
 from dreamshard.constraints import Constraints
 from dreamshard.files import MOST_COLUMNS, MOST_DEVICES, MOST_ROWS, InputError, reading, shown
@@ -106,6 +107,12 @@ def sharding_options(
         for path, module in paths.items()
         for name, weight in module.named_parameters()
     }
+    for path, part in ((path, part) for path, module in paths.items() for part in module.modules()):
+        if isinstance(part, HashZchManagedCollisionModule) and part.buckets() % placement.num_devices:
+            raise ValueError(
+                f"{path!r} has a table of {part.buckets()} buckets, which TorchRec cannot divide among "
+                f"{placement.num_devices} ranks; make total_num_buckets a multiple of them"
+            )
     options = []
     for sharding, table in zip(placement.tables, tables, strict=True):
         kind, share = sharding.sharding_type, sharding.cached_share
@@ -176,23 +183,23 @@ def load_plan(
     device_type = device_type or ("cpu" if is_running and dist.get_backend() == "gloo" else get_device_type())
     running = dist.get_world_size() if is_running else plan.num_devices
     ranks = world_size or running
-    per_host = get_local_size(ranks)
-    planned_per_host = plan.devices_per_host or per_host
-    if ranks != running or not is_running:  # groups need not be hosts
-        per_host = planned_per_host
-    if (ranks, per_host) != (plan.num_devices, planned_per_host):
+    per_host = host = plan.devices_per_host or get_local_size(ranks)  # groups need not be hosts
+    if is_running and ranks == running:  # rows of a host may be spread over its whole NVLink domain
+        per_host, host = get_topology_group_world_size(ranks), get_local_size(ranks)
+    if (ranks, per_host) != (plan.num_devices, plan.devices_per_host or per_host):
         raise ValueError(
             f"{path} is a plan for {plan.num_devices} ranks, {plan.devices_per_host or 'any number'} per host, but {ranks} "
             f"are running, {per_host} per host; plan again with --devices {ranks} --devices-per-host {per_host}"
         )
-    return to_sharding_plan(options, Topology(ranks, device_type, local_world_size=per_host))
+    return to_sharding_plan(options, Topology(ranks, device_type, local_world_size=host))
 
 
 def reshard_delta(old: ShardingPlan, new: ShardingPlan) -> dict[str, tuple[float, EmbeddingModuleShardingPlan]]:
     """The changed tables by module, for `DistributedModelParallel.reshard(delta, module)`, with MiB of fp32 weights as there.
 
     Raises:
-        ValueError: TorchRec cannot move a table so; it moves whole tables, and column shards of one width.
+        ValueError: TorchRec cannot move a table so; it moves whole tables, and column shards of one width. To other widths,
+            TorchRec 1.8 loses the state of row-wise Adagrad and cannot send that of Adagrad.
     """
     delta = {}
     for path, module in new.plan.items():
@@ -464,6 +471,7 @@ def check_given(
             "device_group": limits.device_group not in (None, device),
             "key_value_params": limits.key_value_params,
             "use_virtual_table": limits.use_virtual_table,
+            "use_dynamicemb": getattr(limits, "use_dynamicemb", False),  # of NVIDIA's derived class
             "cache_params": limits.compute_kernels != [CACHED] and getattr(limits.cache_params, "load_factor", None),
         }
         for field in filter(refused.get, refused):

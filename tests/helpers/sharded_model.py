@@ -1,6 +1,7 @@
 """Ranks that run a model under a plan file and under `DreamShardPlanner`, and compare it with the same model unsharded."""
 
 import copy
+import os
 from collections import Counter
 from pathlib import Path
 
@@ -103,15 +104,19 @@ def loss_of(outputs: dict[str, torch.Tensor]) -> torch.Tensor:
     return torch.stack([(output * ramp).sum() for output, ramp in zip(ordered, ramps, strict=True)]).sum()
 
 
-def failures(ranks: int, per_host: int, port: int, folder: Path) -> list[str]:
-    """Train and plan on all ranks, which share the import of TorchRec; returns the tracebacks of those that differ."""
+def failures(ranks: int, per_host: int, port: int, folder: Path, hosts: int = 1) -> list[str]:
+    """Train and plan on all ranks, which share the import of TorchRec; returns the tracebacks of those that differ.
+
+    Rows are spread over `per_host` ranks, which are on `hosts` hosts of an NVLink domain.
+    """
     task = tables_of(Model()).task(ranks, 2**30, devices_per_host=per_host, constraints=ANY_SHARDING)
     placement = Placement(tuple(shardings(ranks, per_host).values()), ranks, per_host)
     (folder / "plan.json").write_text(make_plan(task, placement, "test").to_json())
-    return failures_of(_rank, ranks, per_host, port, ranks, per_host, folder / "plan.json")
+    return failures_of(_rank, ranks, per_host // hosts, port, ranks, per_host, folder / "plan.json", hosts)
 
 
-def _rank(ranks: int, per_host: int, path: Path) -> None:
+def _rank(ranks: int, per_host: int, path: Path, hosts: int) -> None:
+    os.environ["TORCHREC_RESOLVED_POD_SIZE"] = str(hosts)
     torch.manual_seed(0)
     model = Model()
     _train_a_step(copy.deepcopy(model), load_plan(path, model), ranks)
@@ -147,7 +152,7 @@ def _tolerance(name: str) -> float:
 
 def _plan_together(model: Model, rank: int, ranks: int, per_host: int) -> None:
     """The planner gives all ranks one plan that runs, or one error."""
-    topology = Topology(world_size=ranks, local_world_size=per_host, compute_device="cpu")
+    topology = None if ranks > per_host else Topology(ranks, "cpu", local_world_size=per_host)  # None: its own
     pinned = {"whole": ParameterConstraints(sharding_types=["table_wise"])}
     planner = DreamShardPlanner(topology, batch_size=BATCH, costs="a100", constraints=pinned)
     plan = planner.collective_plan(model, _sharders(), dist.group.WORLD)

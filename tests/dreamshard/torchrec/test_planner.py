@@ -146,21 +146,56 @@ def test_compute_kernels_are_honoured(kernels, types, cached):
     assert made.may_be_cached("b")
 
 
+class Dynamic(ParameterConstraints):
+    """As NVIDIA's dynamicemb asks for a dynamic table."""
+
+    use_dynamicemb = True
+
+
 @pytest.mark.parametrize(
     "refused",
     [
-        {"num_poolings": [2.0, 1.0]},
-        {"batch_sizes": [512]},
-        {"pooling_factors": [1.0, 2.0]},
-        {"feature_names": ["other"]},
-        {"device_group": "cpu"},
-        {"cache_params": CacheParams(load_factor=0.5)},
-        {"sharding_types": ["table_column_wise"]},
+        ParameterConstraints(num_poolings=[2.0, 1.0]),
+        ParameterConstraints(batch_sizes=[512]),
+        ParameterConstraints(pooling_factors=[1.0, 2.0]),
+        ParameterConstraints(feature_names=["other"]),
+        ParameterConstraints(device_group="cpu"),
+        ParameterConstraints(cache_params=CacheParams(load_factor=0.5)),
+        ParameterConstraints(sharding_types=["table_column_wise"]),
+        Dynamic(),
     ],
 )
 def test_what_cannot_be_honoured_is_refused_by_name(refused):
-    with pytest.raises(ValueError):
-        planner(constraints={"a": ParameterConstraints(**refused)}).plan(make_model(), SHARDERS)
+    with pytest.raises(ValueError, match=r"'ebc\.a'"):
+        planner(constraints={"a": refused}).plan(make_model(), SHARDERS)
+
+
+def test_rows_are_spread_over_pods_that_tile_the_ranks():
+    """As on GB200: two ranks on a host, and `pod` hosts in an NVLink domain (torchrec 3998, 4274, 4768)."""
+    for ranks, pod, local in ((8, 2, 2), (8, 1, 2), (6, 2, 2), (10, 1, 4)):
+        where = Topology(ranks, "cuda", hbm_cap=40 * GIB, local_world_size=local, pod_size=pod)
+        only = {"a": ParameterConstraints(sharding_types=["table_row_wise"])}
+        if ranks % (pod * local):
+            with pytest.raises(PlannerError, match="'a'"):
+                planner(topology=where, constraints=only).plan(make_model(), SHARDERS)
+            only = {}
+        plan = planner(topology=where, constraints=only).plan(make_model(), SHARDERS)
+        planners.validate_rank_assignment(plan, where)
+        spread = plan.plan["ebc"]["a"]
+        if only:
+            assert (len(spread.ranks), spread.ranks[0] % (pod * local)) == (pod * local, 0)
+            placements = [str(shard.placement) for shard in spread.sharding_spec.shards]
+            assert placements == [f"rank:{rank}/cuda:{rank % local}" for rank in spread.ranks]
+
+
+@pytest.mark.parametrize("features", [1, 2, 4, 5])
+def test_samples_that_fbgemm_cannot_number_are_refused(features):
+    model = bags(bag("a", dim=4, features=list("abcde")[:features]))
+    most = torch.ops.fbgemm.get_infos_metadata(torch.empty(0), 1, features)[1]
+    one, whole = Topology(1, "cuda", hbm_cap=2**60), {"a": ParameterConstraints(sharding_types=["table_wise"])}
+    assert planner(topology=one, batch_size=most, constraints=whole).plan(model, SHARDERS)
+    with pytest.raises(PlannerError, match=f"{features} features of {most + 1} samples"):
+        planner(topology=one, batch_size=most + 1, constraints=whole).plan(model, SHARDERS)
 
 
 class EverythingOnOne:
@@ -192,6 +227,14 @@ def test_all_of_the_further_constraints_narrow_torchrecs():
     explicit = constrained(ParameterConstraints(), ours=Constraints(sharding_types=TYPES[:2], caching=False))
     assert (explicit.sharding_types_of["a"], explicit.may_be_cached("a")) == (TYPES[:2], False), "not widened"
     assert constrained(ParameterConstraints(), ours=Constraints(pinned={"b": (1,)})).may_be_cached("a")
+
+
+@pytest.mark.parametrize("pipeline", ["sparse_dist", "prefetch"])
+def test_cached_tables_ask_for_the_prefetching_pipeline(pipeline, caplog):
+    planner(constraints={"a": ParameterConstraints(compute_kernels=CACHED)}, pipeline=pipeline).plan(
+        make_model(), SHARDERS
+    )
+    assert ("PrefetchTrainPipelineSparseDist" in caplog.text) == (pipeline == "sparse_dist")
 
 
 def test_costs_of_something_else_are_a_warning_or_refused(caplog, monkeypatch):

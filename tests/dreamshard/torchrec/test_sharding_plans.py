@@ -8,9 +8,13 @@ pytest.importorskip("torchrec")
 
 from torchrec.distributed.embedding import EmbeddingCollectionSharder
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+from torchrec.distributed.mc_embeddingbag import ManagedCollisionEmbeddingBagCollectionSharder
 from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints, Topology
 from torchrec.distributed.planner.planners import to_sharding_plan
 from torchrec.distributed.types import BoundsCheckMode, CacheParams, ShardingPlan
+from torchrec.modules.hash_mc_modules import HashZchManagedCollisionModule
+from torchrec.modules.mc_embedding_modules import ManagedCollisionEmbeddingBagCollection
+from torchrec.modules.mc_modules import ManagedCollisionCollection
 
 from dreamshard.constraints import ANY_SHARDING
 from dreamshard.placement import Placement, TableSharding
@@ -18,7 +22,7 @@ from dreamshard.planning import make_plan
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
 from dreamshard.torchrec import current_plan, load_plan, reshard_delta, sharding_options, tables_of
-from tests.helpers.meta_models import bag, bags, sequences
+from tests.helpers.meta_models import META, bag, bags, sequences
 from tests.helpers.tables import tables_of as of_sizes
 
 ROWS, DIM = 37, 256  # rows that do not divide evenly
@@ -202,9 +206,33 @@ def test_what_a_plan_cannot_hold_is_refused_by_name():
     uneven, nowhere = theirs("row_wise", "fused"), theirs("table_wise", "fused")
     uneven.plan[""]["user"].sharding_spec.shards.pop()
     nowhere.plan[""]["user"].ranks = None
-    for refused in (theirs("table_wise", "fused_uvm"), theirs("data_parallel", "dense"), uneven, nowhere):
+    dynamic = theirs("row_wise", "fused")
+    dynamic.plan[""]["user"].compute_kernel = "customized_kernel"  # of NVIDIA's dynamicemb
+    others = theirs("table_wise", "fused_uvm"), theirs("data_parallel", "dense")
+    for refused in (*others, uneven, nowhere, dynamic):
         with pytest.raises(ValueError, match="'user'"):
             current_plan(refused)
+
+
+def test_rows_are_never_cut_within_a_bucket():
+    """Of a table whose ids are hashed into buckets (torchrec 3341, 3452)."""
+    config = bag("user", 96, 8)
+    hashes = HashZchManagedCollisionModule(96, META, total_num_buckets=6, max_probe=8)
+    module = ManagedCollisionEmbeddingBagCollection(
+        bags(config), ManagedCollisionCollection({"user": hashes}, [config])
+    )
+    sharder = ManagedCollisionEmbeddingBagCollectionSharder()
+
+    def by_rows(ranks: int) -> Placement:
+        return Placement((TableSharding("row_wise"),), ranks, ranks)
+
+    for ranks in (3, 6):
+        assert_same(made_of(by_rows(ranks), module, "cuda"), plan_of(Topology(ranks, "cuda"), module, sharder))
+    for ranks in (4, 8):
+        with pytest.raises(ValueError, match="buckets"):
+            plan_of(Topology(ranks, "cuda"), module, sharder)
+        with pytest.raises(ValueError, match=f"'' has a table of 6 buckets.*{ranks} ranks"):
+            made_of(by_rows(ranks), module)
 
 
 def test_only_what_torchrec_reshards_is_in_a_delta():

@@ -9,10 +9,10 @@ from tests.helpers.sharded_model import failures
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
 
-@pytest.mark.parametrize(("ranks", "per_host"), [(2, 2), (4, 2)], ids=["2 ranks", "2 hosts of 2 ranks"])
-def test_a_model_trains_under_our_plans_as_it_does_unsharded(ranks, per_host, tmp_path):
+@pytest.mark.parametrize(("ranks", "per_host", "hosts"), [(2, 2, 1), (4, 2, 1), (4, 2, 2)])
+def test_a_model_trains_under_our_plans_as_it_does_unsharded(ranks, per_host, hosts, tmp_path):
     """by every sharding type that TorchRec runs on CPU ranks, by a plan file and by the planner."""
-    failed = failures(ranks, per_host, free_port(), tmp_path)
+    failed = failures(ranks, per_host, free_port(), tmp_path, hosts)
     assert not failed, "\n".join(failed)
 
 
