@@ -130,18 +130,17 @@ def explain(task: PlacementTask, placement: Placement, predictor: SearchingPlace
         key = t, sharding.sharding_type == placement.tables[t].sharding_type
         if is_legal and (key not in best or overall_ms + extra < best[key].overall_ms):
             best[key] = Alternative(sharding, overall_ms + extra)
-    savings = (after_ms[0] - without_ms)[shards.table, shards.device].tolist()
-    saved_ms: list[dict[int, float]] = [{} for _ in range(task.num_devices)]  # of each device, by its tables
-    held = zip(savings, shards.table.tolist(), shards.device.tolist(), strict=True)
-    for ms, t, d in sorted(held, key=lambda saving: -saving[0]):
-        saved_ms[d][t] = ms
+    savings = (after_ms[0] - without_ms)[shards.table, shards.device], shards.table, shards.device
+    saved_ms: list[dict[str, float]] = [{} for _ in range(task.num_devices)]  # of each device, by its tables
+    for ms, t, d in sorted(zip(*(of.tolist() for of in savings), strict=True), key=lambda saving: -saving[0]):
+        saved_ms[d][names[t]] = ms
     devices = tuple(
         DeviceReason(
             device=d,
             total_ms=total_ms,
             phases_ms=dict(zip(PHASES, phases_ms, strict=True)),
             memory_bytes=used[d],
-            saved_ms={names[t]: ms for t, ms in saved_ms[d].items()},
+            saved_ms=saved_ms[d],
         )
         for d, (total_ms, phases_ms) in enumerate(
             zip(costs.device_ms().tolist(), costs.phases_ms.tolist(), strict=True)
@@ -150,14 +149,14 @@ def explain(task: PlacementTask, placement: Placement, predictor: SearchingPlace
     tried = {t for t, _ in others}
     tables = [
         TableReason(
-            table=names[t],
+            table=name,
             sharding=placement.tables[t],
-            ms=max(by_table[t] for by_table in saved_ms if t in by_table),
+            ms=max(by_table[name] for by_table in saved_ms if name in by_table),
             next_place=best.get((t, True)),
             next_type=best.get((t, False)),
             bound="" if {(t, True), (t, False)} & best.keys() else _BOUND[t in tried],
         )
-        for t in range(len(names))
+        for t, name in enumerate(names)
     ]
     return Explanation(overall_ms=overall_ms, devices=devices, tables=tuple(sorted(tables, key=lambda row: -row.ms)))
 

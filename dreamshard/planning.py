@@ -103,7 +103,7 @@ def place(task: PlacementTask, placer: Placer | str | Path, *, budget_ms: float 
     >>> plan.num_devices, plan.tables["item"].sharding_type
     (2, 'table_wise')
     """
-    by = _placer(placer)
+    by = placer_of(placer)
     predictor = by if isinstance(by, SearchingPlacer) else None
     return make_plan(task, legal_placement(task, by, budget_ms), by.name, predictor)
 
@@ -198,12 +198,13 @@ def compare_plans(
     return dict(sorted(costs.items(), key=lambda named: float(named[1].overall_ms())))
 
 
-def _placer(placer: Placer | str | Path) -> Placer:
+def placer_of(placer: Placer | str | Path) -> Placer:
+    """The placer, or the one of that name."""
     return load_placer(placer) if isinstance(placer, str | Path) else placer
 
 
 def _predictor(placer: Placer | str | Path) -> SearchingPlacer:
-    by = _placer(placer)
+    by = placer_of(placer)
     if not isinstance(by, SearchingPlacer):
         raise ValueError(f"{by.name} predicts no costs of a step; give a preset or a trained placer")
     return by

@@ -58,7 +58,7 @@ class SearchingPlacer(OrderedPlacer):
     more_moves = 0
     budget_ms: float | None = None
     columns: bool = True
-    timeout_s: float | None = None
+    timeout_s: float = math.inf
 
     @abstractmethod
     def costs(self, task: PlacementTask) -> CostModel:
@@ -90,8 +90,7 @@ class SearchingPlacer(OrderedPlacer):
         self, task: PlacementTask, hardware: str | None, called: str | None = None
     ) -> tuple[list[Difference], str]:
         """How these measurements differ from a task and its hardware, as `compare_costs` says."""
-        measured_on = self.measured_on(task)
-        return compare_costs(measured_on, task, hardware, called, knows_topology=self.knows_topology(task))
+        return compare_costs(self.measured_on(task), task, hardware, called, knows_topology=self.knows_topology(task))
 
     def moves(self, task: PlacementTask, budget_ms: float | None = None) -> int:
         """Changes that a search tries for each combination of sharding types; `budget_ms` overrides the placer's own."""
@@ -105,9 +104,9 @@ class SearchingPlacer(OrderedPlacer):
         Raises:
             ValueError: tables must be in host memory, or the cost model predicts whole tables and columns only.
         """
-        limit_s, start = math.inf if self.timeout_s is None else self.timeout_s, monotonic()
-        moves, is_late = self.moves(task, budget_ms), lambda: monotonic() - start > limit_s
-        return search(task, self.costs(task), moves, columns=self.columns, is_late=is_late)
+        end = monotonic() + self.timeout_s
+        moves = self.moves(task, budget_ms)
+        return search(task, self.costs(task), moves, columns=self.columns, is_late=lambda: monotonic() > end)
 
 
 @dataclass(frozen=True)

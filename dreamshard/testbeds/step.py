@@ -194,9 +194,8 @@ class DenseOptimizer:
     """
 
     def __init__(self, weights: torch.nn.Parameter, shapes: list[tuple[int, int]], optimizer: Optimizer) -> None:
-        self.weights, self._shapes, self._optimizer = weights, shapes, optimizer
-        by_row = optimizer == "rowwise_adagrad"
-        self._state = [weights.new_zeros(rows, 1 if by_row else dim) for rows, dim in shapes]
+        self.weights, self._sizes, self._optimizer = weights, [rows * dim for rows, dim in shapes], optimizer
+        self._state = [weights.new_zeros(rows, 1 if optimizer == "rowwise_adagrad" else dim) for rows, dim in shapes]
 
     @property
     def gradient(self) -> Float[Tensor, " W"]:
@@ -209,16 +208,13 @@ class DenseOptimizer:
         """One step of plain SGD or an Adagrad."""
         if self._optimizer == "sgd":
             return self.weights.add_(self.gradient, alpha=-LEARNING_RATE)
-        tables = zip(self._by_table(self.weights), self._by_table(self.gradient), self._state, strict=True)
-        for weight, change, total in tables:
+        flats = (flat.split(self._sizes) for flat in (self.weights, self.gradient))
+        for weight, flat, total in zip(*flats, self._state, strict=True):
+            change = flat.view(len(total), -1)  # [rows, dim]
             square = change.square()
             total += square.mean(dim=1, keepdim=True) if self._optimizer == "rowwise_adagrad" else square
-            weight.sub_(LEARNING_RATE * change / total.sqrt().add_(EPSILON))
+            weight.sub_((LEARNING_RATE * change / total.sqrt().add_(EPSILON)).flatten())
         return self.weights
-
-    def _by_table(self, flat: Tensor) -> list[Tensor]:
-        parts = flat.split([rows * dim for rows, dim in self._shapes])
-        return [part.view(shape) for part, shape in zip(parts, self._shapes, strict=True)]
 
 
 def sample_counts(batch_size: int, num_ranks: int) -> list[int]:

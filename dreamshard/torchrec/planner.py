@@ -47,7 +47,7 @@ from dreamshard.files import gib, shown
 from dreamshard.hardware.accelerator import preset_of
 from dreamshard.placement import SHARDING_TYPES, Placement
 from dreamshard.placer import NoPlacementError, Placer
-from dreamshard.planning import load_placer
+from dreamshard.planning import placer_of
 from dreamshard.search import RooflinePlacer, SearchingPlacer
 from dreamshard.search.costs import RooflineCosts
 from dreamshard.tables import ModelTable, Tables
@@ -159,7 +159,7 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
     @cached_property
     def placer(self) -> Placer:
         """Loaded at its first use: on the first rank only."""
-        return load_placer(self.costs) if isinstance(self.costs, str | Path) else self.costs
+        return placer_of(self.costs)
 
     def plan(self, module: nn.Module, sharders: Sharders) -> ShardingPlan:
         """TorchRec's plan for all tables of `module` that `sharders` shard; the same input gives the same plan.
@@ -168,8 +168,7 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
             PlannerError: no plan fits memory and constraints.
             ValueError: a constraint cannot be honoured.
         """
-        start = time.perf_counter()
-        model = self.model(module, sharders)
+        start, model = time.perf_counter(), self.model(module, sharders)
         if model is None:
             return ShardingPlan({})
         try:
@@ -230,8 +229,7 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
         model = self.model(module, sharders)
         if model is not None:
             task = self.task(model, module, sharders)
-            placer = self._placer_of(task)
-            if isinstance(placer, SearchingPlacer):
+            if isinstance(placer := self._placer_of(task), SearchingPlacer):
                 return ShardCosts(task, model.details, placer)
         raise ValueError(f"the model has no tables, or {self.placer.name} predicts no costs; give others")
 
@@ -241,7 +239,7 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
         if not details:
             return None
         check_given(self.constraints, details, self.topology.compute_device, self.batch_size)
-        known = dict(zip(self.tables.names, self.tables.rows.tolist(), strict=True)) if self.tables else {}
+        known = {name: rows for name, rows, _ in self.tables.sizes} if self.tables else {}
         factors = {}
         for t, table in enumerate(details):
             limits = self.constraints.get(table.name, ParameterConstraints())
@@ -249,7 +247,7 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
             if limits.num_poolings:
                 details[t] = replace(table, num_poolings=sum(poolings))
             is_given = limits.num_poolings or limits.pooling_factors != [POOLING_FACTOR]
-            if is_given and known.keys().isdisjoint((table.name, table.path)):
+            if is_given and not known.keys() & {table.name, table.path}:
                 factors[table.path] = float(np.dot(per_feature(limits.pooling_factors, table), poolings))
         model = model_tables(details, pooling_factors=factors, defaults=self.tables, notes=notes)
         if unknown := sorted((self.placement_constraints.tables_named() | known.keys()) - model.by_name.keys()):
@@ -268,16 +266,21 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
     def task(self, model: ModelTables, module: nn.Module, sharders: Sharders) -> PlacementTask:
         """The task of placing the tables, with the memory that is for them on each device."""
         limits = self.placement_constraints
-        types = SHARDING_TYPES if limits.sharding_types is None else limits.sharding_types
-        limits = replace(limits, sharding_types=types, caching=limits.caching is not False)
-        device = self.topology.compute_device
-        limits, notes = narrowed(limits, model.by_name, device_type=device, sharders=sharders, given=self.constraints)
+        types = limits.sharding_types or SHARDING_TYPES
+        limits, notes = narrowed(
+            replace(limits, sharding_types=types, caching=limits.caching is not False),
+            model.by_name,
+            device_type=self.topology.compute_device,
+            sharders=sharders,
+            given=self.constraints,
+        )
         for note in (*model.model_notes, *notes):
             logger.info("dreamshard: %s", note)
         for note in model.lookup_notes:
             logger.warning("dreamshard: %s", note)
-        given = self.topology, self.batch_size, module, list(sharders), self.constraints
-        free = self._sizes(self.storage_reservation.reserve(*given))
+        free = self._sizes(
+            self.storage_reservation.reserve(self.topology, self.batch_size, module, list(sharders), self.constraints)
+        )
         unequal = {rank: size for rank, size in enumerate(free) if size != max(free)}
         limits = replace(limits, memory_bytes_of=unequal | dict(limits.memory_bytes_of))
         try:
@@ -301,9 +304,9 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
         """
         types = [self.constraints.get(table.name, ParameterConstraints()).output_dtype for table in model.details]
         vector_bytes = max(DATA_TYPE_NUM_BITS[kind or DataType.FP32] for kind in types) // 8
-        both = [pair for one in sharders for pair in (getattr(one, "qcomm_codecs_registry", None) or {}).values()]
-        coded = {codec.quantized_dtype for pair in both for codec in (pair.forward, pair.backward)} - {None}
-        coded_bytes = max((kind.itemsize for kind in coded), default=0)
+        pairs = [pair for one in sharders for pair in (getattr(one, "qcomm_codecs_registry", None) or {}).values()]
+        coded = [codec.quantized_dtype for pair in pairs for codec in (pair.forward, pair.backward)]
+        coded_bytes = max((kind.itemsize for kind in coded if kind), default=0)
         return Activations(
             batch_size=self.batch_size * self.topology.world_size,
             lookup_bytes=_INDEX_BYTES * _INPUTS[self.pipeline],
@@ -359,7 +362,10 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
                 PlannerErrorType.STRICT_CONSTRAINTS,
             )
         shards = Shards.of(task, placement)
-        self._check_operators(shards, tables)
+        features = torch.tensor([len(table.features) for table in tables])[shards.table]
+        count, samples = int(shards.per_device(features).max()), task.activations.batch_size
+        if samples >> (32 - count.bit_length()):  # an operator numbers both in 32 bits together (FBGEMM 6236)
+            logger.warning("dreamshard: fbgemm may lack bits for %d samples of %d features; use fewer", samples, count)
         if self.pipeline != "prefetch" and bool(shards.in_host.any()):
             logger.warning("dreamshard: cached tables need PrefetchTrainPipelineSparseDist and pipeline='prefetch'")
         for device, needed in zip(self.topology.devices, shards.per_device(shards.host_bytes).tolist(), strict=True):
@@ -371,30 +377,12 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
                 )
         return shards
 
-    def _check_operators(self, shards: Shards, tables: Sequence[ModelTable]) -> None:
-        """Refuse more features and samples than fbgemm numbers in 32 bits together (FBGEMM 6236).
-
-        TorchRec gives an operator the shards of a rank that are alike; it looks up the whole batch, unless they are copies.
-        """
-        kinds = [(table.module_path, table.precision, table.pooling) for table in tables]
-        alike = torch.tensor(
-            [[kinds.index(kind), len(table.features)] for kind, table in zip(kinds, tables, strict=True)]
-        )
-        kind, features = alike[shards.table].T
-        operator = (kind * len(SHARDING_TYPES) + shards.sharding_type) * 2 + shards.in_host
-        counts = torch.bincount(operator * shards.num_devices + shards.device, features * (shards.batch_share == 1))
-        count, rank = int(counts.max()), int(counts.argmax()) % shards.num_devices
-        samples = self.batch_size * self.topology.world_size
-        if samples >= (most := 2 ** (32 - count.bit_length())):
-            raise PlannerError(
-                f"rank {rank} looks up {count} features of {samples} samples at once, but fbgemm takes fewer than {most} "
-                "samples; lower the batch size, or use more collections",
-                PlannerErrorType.STRICT_CONSTRAINTS,
-            )
-
 
 def _own_topology() -> Topology:
-    """Of the default process group: each rank has the memory of its device, and its part of the host's."""
+    """Of the default process group: each rank has the memory of its device, and its part of the host's.
+
+    NVLink domains are those of TorchRec's process groups; its own planner may assume others (torchrec 4274).
+    """
     device, ranks = get_device_type(), get_local_size()
     return Topology(
         dist.get_world_size(),
@@ -402,6 +390,5 @@ def _own_topology() -> Topology:
         hbm_cap=torch.cuda.get_device_properties().total_memory if device == "cuda" else None,
         ddr_cap=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // ranks,
         local_world_size=ranks,
-        pod_size=get_topology_group_world_size()
-        // ranks,  # as TorchRec's own process groups, whatever its planner assumes
+        pod_size=get_topology_group_world_size() // ranks,
     )

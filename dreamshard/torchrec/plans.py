@@ -107,13 +107,14 @@ def sharding_options(
         for path, module in paths.items()
         for name, weight in module.named_parameters()
     }
-    for path, part in ((path, part) for path, module in paths.items() for part in module.modules()):
-        if isinstance(part, HashZchManagedCollisionModule) and part.buckets() % placement.num_devices:
-            raise ValueError(
-                f"{path!r} has a table of {part.buckets()} buckets, which TorchRec cannot divide among "
-                f"{placement.num_devices} ranks; make total_num_buckets a multiple of them"
-            )
     options = []
+    for path, module in paths.items():
+        for part in module.modules():
+            if isinstance(part, HashZchManagedCollisionModule) and part.buckets() % placement.num_devices:
+                raise ValueError(
+                    f"{path!r} hashes ids into {part.buckets()} buckets, which cannot be divided among "
+                    f"{placement.num_devices} ranks; make total_num_buckets a multiple of them"
+                )
     for sharding, table in zip(placement.tables, tables, strict=True):
         kind, share = sharding.sharding_type, sharding.cached_share
         widths = {min(end, table.dim) - start for start, end in sharding.ranges(table.dim)}
@@ -207,9 +208,10 @@ def reshard_delta(old: ShardingPlan, new: ShardingPlan) -> dict[str, tuple[float
         changed = {name: spec for name, spec in module.items() if spec != before[name]}
         for name, spec in changed.items():
             was, kind, ranks = before[name].sharding_type, spec.sharding_type, spec.ranks
-            can_move = was == kind and kind in ON_ONE_DEVICE and len(set(ranks)) == len(ranks)
-            both = [shard for table in (before[name], spec) for shard in table.sharding_spec.shards] if can_move else []
-            if len({shard.shard_sizes[1] for shard in both}) != 1:
+            both = (
+                (before[name], spec) if was == kind and kind in ON_ONE_DEVICE and len(set(ranks)) == len(ranks) else ()
+            )
+            if len({shard.shard_sizes[1] for table in both for shard in table.sharding_spec.shards}) != 1:
                 raise ValueError(
                     f"TorchRec cannot reshard {f'{path}.{name}'.lstrip('.')!r} from {was} to {kind} on ranks {ranks}; keep "
                     "its sharding type, widths and one shard per rank, or restart"
@@ -396,11 +398,18 @@ def narrowed(
                 "EmbeddingBagCollection, or use --format json"
             )
         limits = (given or {}).get(table.name, ParameterConstraints())
-        usual_class = EmbeddingCollection if table.pooling == "none" else EmbeddingBagCollection
-        sharder = offers.get(table.collection) or offers[class_name(usual_class)]
+        usual = EmbeddingCollection if table.pooling == "none" else EmbeddingBagCollection
+        sharder = offers.get(table.collection) or offers[class_name(usual)]
         allowed = constraints.sharding_types_for(name)
         is_named = limits.sharding_types or name in constraints.sharding_types_of or allowed not in _GENERAL
-        left_out = set() if is_named else _unless_named(table, is_planner=given is not None)
+        is_processed = "FeatureProcessed" in table.collection
+        rare: dict[ShardingType, bool] = {
+            "grid_shard": given is not None or is_processed,
+            "column_wise": table.pooling == "none",
+            "row_wise": is_processed,
+            "table_row_wise": is_processed,
+        }
+        left_out = {kind for kind in rare if rare[kind] and not is_named}
         is_odd = not widen and table.dim % DIM_MULTIPLE != 0
         if is_odd:  # for fbgemm's fused operator
             left_out = set(SHARDING_TYPES) - {"data_parallel"}
@@ -415,8 +424,8 @@ def narrowed(
             usable = {
                 kind: kernels & {*sharder.compute_kernels(kind, device_type)} for kind in types if kind in offered
             }
-            in_device = [kind for kind in usable if ("dense" if kind == "data_parallel" else "fused") in usable[kind]]
-            in_host = [kind for kind in usable if CACHED in usable[kind] and kind != "data_parallel"]
+            in_device = [kind for kind, of in usable.items() if ("dense" if kind == "data_parallel" else "fused") in of]
+            in_host = [kind for kind, of in usable.items() if CACHED in of and kind != "data_parallel"]
             if in_device or in_host:
                 break
         else:
@@ -479,13 +488,3 @@ def check_given(
                 f"table {table.path!r} of features {list(table.features)}, {batch} samples on {device} and kernels "
                 f"{limits.compute_kernels or 'all'} cannot have {field}={getattr(limits, field)}; correct or omit it"
             )
-
-
-def _unless_named(table: ModelTable, *, is_planner: bool) -> set[ShardingType]:
-    """Sharding types that a table takes only if a constraint names them."""
-    types: set[ShardingType] = {"grid_shard"} if is_planner else set()
-    if table.pooling == "none":
-        types.add("column_wise")
-    if "FeatureProcessed" in table.collection:
-        types |= {"row_wise", "table_row_wise", "grid_shard"}
-    return types

@@ -12,7 +12,7 @@ import fsspec
 import torch
 import torch.distributed as dist
 from torch.profiler import ProfilerActivity, profile, schedule
-from torchrec.distributed.comm import get_local_size
+from torchrec.distributed.comm import get_topology_group_world_size
 
 from dreamshard.costs import library_versions
 from dreamshard.files import replacing
@@ -50,7 +50,9 @@ def profiled_steps(
             "batch_size": batch_size * ranks,
             "versions": dict(library_versions()),
         }
-        plan = current_plan(dmp.plan, stats, num_devices=ranks, devices_per_host=get_local_size(ranks)).to_json()
+        plan = current_plan(
+            dmp.plan, stats, num_devices=ranks, devices_per_host=get_topology_group_world_size()
+        ).to_json()
         for name, text in {"plan": plan, "tables": json.dumps(listed), "job": json.dumps(job)}.items():
             with _writing(str(folder), f"{name}.json") as temporary:
                 temporary.write_text(text, encoding="utf-8")

@@ -105,10 +105,7 @@ def loss_of(outputs: dict[str, torch.Tensor]) -> torch.Tensor:
 
 
 def failures(ranks: int, per_host: int, port: int, folder: Path, hosts: int = 1) -> list[str]:
-    """Train and plan on all ranks, which share the import of TorchRec; returns the tracebacks of those that differ.
-
-    Rows are spread over `per_host` ranks, which are on `hosts` hosts of an NVLink domain.
-    """
+    """Train and plan on all ranks; returns tracebacks of those that differ. `per_host` ranks share an NVLink domain."""
     task = tables_of(Model()).task(ranks, 2**30, devices_per_host=per_host, constraints=ANY_SHARDING)
     placement = Placement(tuple(shardings(ranks, per_host).values()), ranks, per_host)
     (folder / "plan.json").write_text(make_plan(task, placement, "test").to_json())

@@ -215,24 +215,17 @@ def test_what_a_plan_cannot_hold_is_refused_by_name():
 
 
 def test_rows_are_never_cut_within_a_bucket():
-    """Of a table whose ids are hashed into buckets (torchrec 3341, 3452)."""
-    config = bag("user", 96, 8)
+    """Of a table whose ids are hashed (torchrec 3341, 3452)."""
+    config, thirds, quarters = bag("user", 96, 8), *(Placement((TableSharding("row_wise"),), n, n) for n in (3, 4))
     hashes = HashZchManagedCollisionModule(96, META, total_num_buckets=6, max_probe=8)
     module = ManagedCollisionEmbeddingBagCollection(
         bags(config), ManagedCollisionCollection({"user": hashes}, [config])
     )
     sharder = ManagedCollisionEmbeddingBagCollectionSharder()
-
-    def by_rows(ranks: int) -> Placement:
-        return Placement((TableSharding("row_wise"),), ranks, ranks)
-
-    for ranks in (3, 6):
-        assert_same(made_of(by_rows(ranks), module, "cuda"), plan_of(Topology(ranks, "cuda"), module, sharder))
-    for ranks in (4, 8):
-        with pytest.raises(ValueError, match="buckets"):
-            plan_of(Topology(ranks, "cuda"), module, sharder)
-        with pytest.raises(ValueError, match=f"'' has a table of 6 buckets.*{ranks} ranks"):
-            made_of(by_rows(ranks), module)
+    assert_same(made_of(thirds, module, "cuda"), plan_of(Topology(3, "cuda"), module, sharder))
+    for make in (lambda: made_of(quarters, module), lambda: plan_of(Topology(4, "cuda"), module, sharder)):
+        with pytest.raises(ValueError, match=r"6 buckets.* 4 ranks"):
+            make()
 
 
 def test_only_what_torchrec_reshards_is_in_a_delta():
