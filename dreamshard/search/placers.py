@@ -105,8 +105,9 @@ class SearchingPlacer(OrderedPlacer):
             ValueError: tables must be in host memory, or the cost model predicts whole tables and columns only.
         """
         end = monotonic() + self.timeout_s
-        moves = self.moves(task, budget_ms)
-        return search(task, self.costs(task), moves, columns=self.columns, is_late=lambda: monotonic() > end)
+        return search(
+            task, self.costs(task), self.moves(task, budget_ms), columns=self.columns, is_late=lambda: monotonic() > end
+        )
 
 
 @dataclass(frozen=True)

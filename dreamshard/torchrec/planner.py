@@ -18,8 +18,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 import torch.distributed as dist
-from jaxtyping import Float
-from torch import Tensor, nn
+from torch import nn
 from torchrec.distributed.comm import get_local_size, get_topology_group_world_size
 from torchrec.distributed.planner import ParameterConstraints, Topology
 from torchrec.distributed.planner.constants import BATCH_SIZE, POOLING_FACTOR
@@ -56,15 +55,11 @@ from dreamshard.torchrec.models import Sharders, discover
 from dreamshard.torchrec.plans import CACHED, check_given, narrowed, per_feature, sharding_options, shards_of
 from dreamshard.workloads import ModelTables, model_tables
 
-_CHAMPION = "champion"
 logger = logging.getLogger(__name__)
 Pipeline = Literal["none", "base", "sparse_dist", "prefetch"]
 _INPUTS: dict[Pipeline, int] = {"none": 1, "base": 1, "sparse_dist": 2, "prefetch": 3}
 """How many batches of a rank's inputs are in its memory, as TorchRec's storage estimator counts them."""
 _INDEX_BYTES = 8  # of a lookup: int64
-_PREFETCHED = 7  # further batches of the inputs of cached tables that prefetching holds, as TorchRec counts them
-_PERCENTAGE = 0.15  # of device memory that TorchRec's planner reserves by default
-_AT_ONCE = 2**22  # numbers of the loads that are in memory at once
 
 
 class ShardCosts(ShardEstimator):  # type: ignore[misc]  # torchrec is untyped here
@@ -92,18 +87,20 @@ class ShardCosts(ShardEstimator):  # type: ignore[misc]  # torchrec is untyped h
                 shard.storage = Storage(hbm=0, ddr=0)
                 shard.perf = Perf(*[0.0 if is_known or not min(shard.size) else math.inf] * 4)
         held, shards = shards_of(model.task, known, model.devices_per_host)
-        phases_ms = self._alone_ms(shards)
+        loads = model.loads(shards)
+        # most blocks of a table's rows are alike, so they have the same weighted sum of loads
+        _, some, same = np.unique(
+            loads @ np.sqrt(1 + np.arange(loads.shape[1])), return_index=True, return_inverse=True
+        )
+        others = (0, 0), (0, shards.num_devices - 1), (0, 0)  # devices, which are empty
+        loads = loads[some]
+        parts = np.array_split(loads[:, None], 1 + loads.size * shards.num_devices // 2**22)  # each is some 32 MiB
+        phases_ms = torch.cat([model.phases_ms(np.pad(part, others))[:, 0] for part in parts]).float()[same]
         if all(shard.rank is not None for shard in held):
             together_ms = model.phases_ms(model.sums(shards)[None])[0]
             phases_ms *= (together_ms / shards.per_device(phases_ms).clamp(min=1e-12))[shards.device]
         for shard, (forward, sent, returned, backward) in zip(held, phases_ms.tolist(), strict=True):
             shard.perf = Perf(forward, sent, backward, returned)
-
-    def _alone_ms(self, shards: Shards) -> Float[Tensor, "S 4"]:
-        loads = self.model.loads(shards)
-        others = (0, 0), (0, shards.num_devices - 1), (0, 0)  # devices, which are empty
-        parts = np.array_split(loads[:, None], 1 + loads.size * shards.num_devices // _AT_ONCE)
-        return torch.cat([self.model.phases_ms(np.pad(part, others))[:, 0] for part in parts]).float()
 
 
 @dataclass(eq=False)
@@ -152,7 +149,9 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
     def __post_init__(self) -> None:
         self.topology = self.topology or _own_topology()
         self.batch_size = self.batch_size or BATCH_SIZE
-        self.storage_reservation = self.storage_reservation or HeuristicalStorageReservation(_PERCENTAGE)
+        self.storage_reservation = self.storage_reservation or HeuristicalStorageReservation(
+            0.15
+        )  # as TorchRec's planner
         self.stats = [EmbeddingStats()] if self.stats is None else self.stats
         self.constraints = dict(self.constraints or {})
 
@@ -186,7 +185,7 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
             options = callback(options)
         plan, seconds = to_sharding_plan(options, self.topology), time.perf_counter() - start
         logger.info("dreamshard: %d tables by %s in %.0f ms", len(model), placer.name, 1000 * seconds)
-        if isinstance(placer, SearchingPlacer):
+        if self.stats and isinstance(placer, SearchingPlacer):
             ShardCosts(task, model.details, placer).estimate(options)
             for stats in self.stats:
                 stats.log(
@@ -219,7 +218,7 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
             return placer
         if self.strict:
             raise ValueError(f"costs={self.costs!r}: {warning}")
-        if self.costs == _CHAMPION and spec is not None:
+        if self.costs == "champion" and spec is not None:
             warning, placer = f"{warning}. Until then {spec.name}'s published figures place", RooflinePlacer(spec)
         logger.warning("dreamshard: %s", warning)
         return placer
@@ -310,7 +309,7 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
         return Activations(
             batch_size=self.batch_size * self.topology.world_size,
             lookup_bytes=_INDEX_BYTES * _INPUTS[self.pipeline],
-            cached_lookup_bytes=_INDEX_BYTES * _PREFETCHED * (self.pipeline == "prefetch"),
+            cached_lookup_bytes=_INDEX_BYTES * 7 * (self.pipeline == "prefetch"),  # further batches, as TorchRec counts
             sent_bytes=vector_bytes + coded_bytes,
             received_bytes=2 * vector_bytes + coded_bytes,
         )
@@ -326,12 +325,13 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
         state, received = shards.device_bytes - weights - shards.activation_bytes, shards.task.received_bytes
         held = shards.per_device(torch.stack([weights, state, shards.activation_bytes], dim=1)).tolist()
         reserved = torch.tensor(self._sizes(self.topology)) - shards.task.capacity_bytes - received
-        text = (
-            "rank %d: %s of weights, %s of optimizer state, gradients and caches, %s of inputs and vectors of the whole "
-            "batch, %s of vectors of its own samples; %s are reserved"
-        )
         for rank, sizes in enumerate(held):
-            logger.info(text, rank, *(gib(size) for size in (*sizes, received, int(reserved[rank]))))
+            logger.info(
+                "rank %d: %s of weights, %s of optimizer state, gradients and caches, %s of inputs and vectors of the whole "
+                "batch, %s of vectors of its own samples; %s are reserved",
+                rank,
+                *(gib(size) for size in (*sizes, received, int(reserved[rank]))),
+            )
 
     def collective_plan(
         self, module: nn.Module, sharders: Sharders | None = None, pg: dist.ProcessGroup | None = None
