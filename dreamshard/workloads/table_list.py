@@ -319,7 +319,7 @@ def _notes(model: ModelTables) -> list[str]:
         ),
         "the dims of {} are not multiples of 4 and are planned as the next one; fbgemm's fused operators refuse such dims: "
         "widen the tables in the model, or keep them data-parallel": [n for n, d in of if d.dim != padded_dim(d.dim)],
-        "costs of {} leave out the weights of lookups, and their gradient in the backward pass": [n for n, d in of if d.is_weighted],
+        "costs of {} leave out weights of lookups and the gradient of the weights": [n for n, d in of if d.is_weighted],
     }
     notes = [note.format(shown(tables)) for note, tables in concerned.items() if tables]
     used = sorted({detail.optimizer or "sgd" for detail in model.details})

@@ -184,7 +184,6 @@ def _resident_bytes() -> int:
     return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
-TIMEOUT_S = 300
 Outputs = dict[str, torch.Tensor]
 
 
@@ -198,7 +197,7 @@ def failures_of(job: Callable[..., None], ranks: int, per_host: int, port: int, 
     for process in processes:
         process.start()
     try:
-        return [failure for _ in processes if (failure := queue.get(timeout=TIMEOUT_S))]
+        return [failure for _ in processes if (failure := queue.get(timeout=300))]
     finally:
         for process in processes:
             process.join(10)

@@ -150,8 +150,8 @@ def test_a_plan_that_only_fits_without_its_vectors_is_not_made():
 
 NAMES = {"sgd": "EXACT_SGD", "rowwise_adagrad": "EXACT_ROWWISE_ADAGRAD", "adagrad": "EXACT_ADAGRAD"}  # of fbgemm
 SIZES = [(100, 16), (37, 4)]
-CPU = (fbgemm.ComputeDevice.CPU, fbgemm.EmbeddingLocation.HOST, "cpu")
-GPU = (fbgemm.ComputeDevice.CUDA, fbgemm.EmbeddingLocation.DEVICE, "meta")  # which takes no memory
+CPU = (fbgemm.ComputeDevice.CPU, fbgemm.EmbeddingLocation.HOST, "cpu", 1)
+GPU = (fbgemm.ComputeDevice.CUDA, fbgemm.EmbeddingLocation.DEVICE, "meta", 2**21)  # without memory: 3.4e9 weights
 
 
 @pytest.mark.parametrize(
@@ -159,9 +159,9 @@ GPU = (fbgemm.ComputeDevice.CUDA, fbgemm.EmbeddingLocation.DEVICE, "meta")  # wh
     [*product(get_args(Precision), NAMES, [CPU]), *product(get_args(Precision), get_args(Optimizer), [GPU])],
 )
 def test_a_task_counts_the_bytes_of_the_operator(precision, optimizer, place):
-    compute, location, device = place
+    compute, location, device, more = place
     operator = fbgemm.SplitTableBatchedEmbeddingBagsCodegen(
-        [(rows, dim, location, compute) for rows, dim in SIZES],
+        [(more * rows, dim, location, compute) for rows, dim in SIZES],
         optimizer=EmbOptimType[NAMES.get(optimizer, optimizer.upper())],
         weights_precision=SparseType(precision),
         cache_precision=SparseType.FP32,  # of a cache that these tables do not have
@@ -170,5 +170,6 @@ def test_a_task_counts_the_bytes_of_the_operator(precision, optimizer, place):
     tensors = dict(operator.named_buffers()) | dict(operator.named_parameters())
     kept = [t for name, t in tensors.items() if name.rpartition("_")[0] in ("weights", "momentum1", "momentum2")]
     held = sum(t.numel() * t.element_size() for t in kept if t.is_floating_point() or t.dtype == torch.uint8)
-    task = PlacementTask(tables_of(*zip(*SIZES, strict=True)), 1, 2**20, precision, optimizer)
+    rows, dims = zip(*SIZES, strict=True)
+    task = PlacementTask(tables_of([more * each for each in rows], dims), 1, 2**20, precision, optimizer)
     assert int(task.table_bytes.sum()) == held

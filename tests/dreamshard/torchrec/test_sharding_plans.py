@@ -12,9 +12,7 @@ from torchrec.distributed.mc_embeddingbag import ManagedCollisionEmbeddingBagCol
 from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints, Topology
 from torchrec.distributed.planner.planners import to_sharding_plan
 from torchrec.distributed.types import BoundsCheckMode, CacheParams, ShardingPlan
-from torchrec.modules.hash_mc_modules import HashZchManagedCollisionModule
-from torchrec.modules.mc_embedding_modules import ManagedCollisionEmbeddingBagCollection
-from torchrec.modules.mc_modules import ManagedCollisionCollection
+from torchrec.modules import hash_mc_modules, mc_embedding_modules, mc_modules
 
 from dreamshard.constraints import ANY_SHARDING
 from dreamshard.placement import Placement, TableSharding
@@ -208,19 +206,16 @@ def test_what_a_plan_cannot_hold_is_refused_by_name():
     nowhere.plan[""]["user"].ranks = None
     dynamic = theirs("row_wise", "fused")
     dynamic.plan[""]["user"].compute_kernel = "customized_kernel"  # of NVIDIA's dynamicemb
-    others = theirs("table_wise", "fused_uvm"), theirs("data_parallel", "dense")
-    for refused in (*others, uneven, nowhere, dynamic):
+    for refused in (theirs("table_wise", "fused_uvm"), theirs("data_parallel", "dense"), uneven, nowhere, dynamic):
         with pytest.raises(ValueError, match="'user'"):
             current_plan(refused)
 
 
 def test_rows_are_never_cut_within_a_bucket():
-    """Of a table whose ids are hashed (torchrec 3341, 3452)."""
     config, thirds, quarters = bag("user", 96, 8), *(Placement((TableSharding("row_wise"),), n, n) for n in (3, 4))
-    hashes = HashZchManagedCollisionModule(96, META, total_num_buckets=6, max_probe=8)
-    module = ManagedCollisionEmbeddingBagCollection(
-        bags(config), ManagedCollisionCollection({"user": hashes}, [config])
-    )
+    hashes = hash_mc_modules.HashZchManagedCollisionModule(96, META, total_num_buckets=6, max_probe=8)
+    remaps = mc_modules.ManagedCollisionCollection({"user": hashes}, [config])  # torchrec 3341, 3452
+    module = mc_embedding_modules.ManagedCollisionEmbeddingBagCollection(bags(config), remaps)
     sharder = ManagedCollisionEmbeddingBagCollectionSharder()
     assert_same(made_of(thirds, module, "cuda"), plan_of(Topology(3, "cuda"), module, sharder))
     for make in (lambda: made_of(quarters, module), lambda: plan_of(Topology(4, "cuda"), module, sharder)):
