@@ -362,8 +362,8 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
                 PlannerErrorType.STRICT_CONSTRAINTS,
             )
         shards = Shards.of(task, placement)
-        features = torch.tensor([len(table.features) for table in tables])[shards.table]
-        count, samples = int(shards.per_device(features).max()), task.activations.batch_size
+        count = int(shards.per_device(torch.tensor([len(table.features) for table in tables])[shards.table]).max())
+        samples = task.activations.batch_size
         if samples >> (32 - count.bit_length()):  # an operator numbers both in 32 bits together (FBGEMM 6236)
             logger.warning("dreamshard: fbgemm may lack bits for %d samples of %d features; use fewer", samples, count)
         if self.pipeline != "prefetch" and bool(shards.in_host.any()):

@@ -3,7 +3,7 @@
 - A list: one `tables.csv`, `tables.parquet` or `tables.json`, and `<table>.parquet` next to it for each table with recorded
   lookups: one column `indices`, a list per training sample. In file names, characters other than letters, digits and
   `_.-~` are escaped as in a URL: `a/b` is `a%2Fb.parquet`. All these files hold the same samples; other tables get Zipf
-  lookups.
+  lookups, unless a file is named after no table.
 - Data files, each a batch of the same tables. Only the newest is read: the last by name, with numbers compared as numbers.
   `NAME.tables.csv` next to a data file lists its tables in the file's order. Without it, Criteo's logs have the sizes of a
   bundled list; otherwise a table has as many rows as its largest index needs, and 16 columns.
@@ -190,7 +190,13 @@ def _find(source: str) -> _Found:
 def _with_lookups_beside(config: WorkloadConfig, files: _Found, listed: list[ModelTable]) -> Workload:
     """The tables of a list, with the lookups recorded next to it."""
     file_of = {table.name: f"{quote(table.name, safe='')}.parquet" for table in listed}
-    recorded = {name: files.tokens[file] for name, file in file_of.items() if file in files.tokens.keys() - {*LISTS}}
+    beside = {file for file in files.tokens if file.endswith(".parquet")} - {*LISTS}
+    recorded = {name: files.tokens[file] for name, file in file_of.items() if file in beside}
+    if len(recorded) < min(len(beside), len(listed)):
+        raise ValueError(
+            f"{files.folder} holds {min(beside - {*file_of.values()})}, but no table of its list has that name; name the "
+            f"files after the tables, such as {min({*file_of.values()} - beside)}"
+        )
     num_samples = 0
     if recorded:
         first = file_of[next(iter(recorded))]
@@ -199,11 +205,6 @@ def _with_lookups_beside(config: WorkloadConfig, files: _Found, listed: list[Mod
             reading(local / first, "cannot be read as Parquet", "write it again"),
         ):
             num_samples = int(pq.read_metadata(local / first).num_rows)
-    elif others := [name for name in files.tokens if name.endswith(".parquet") and name != files.name]:
-        raise ValueError(
-            f"{files.folder} holds {others[0]}, but no table of its list has that name; name the files after the tables, "
-            f"such as {next(iter(file_of.values()))}"
-        )
 
     def lookups(table: ModelTable, samples: int) -> Lookups:
         with local_folder(files.folder, file_of[table.name]) as local:
