@@ -16,7 +16,6 @@ from prefect.runtime import deployment
 from prefect.settings import get_current_settings
 
 from dreamshard.files import digest
-from dreamshard.moving import moved_bytes
 from dreamshard.workloads import known_as
 from flows.forms.form import deployed
 from flows.forms.options import PlaceOptions, RetrainOptions
@@ -79,7 +78,7 @@ def place_tables(store: Store, options: PlaceOptions) -> dict[str, Any]:
         "overall_ms": plan.predicted.overall_ms,
         "costs_of": None if plan.costs_of is None else str(plan.costs_of),
         "warning": plan.warning,
-        "moved_bytes": moved_bytes(placed.steps),
+        "moved_bytes": placed.moved_bytes,
     }
 
 

@@ -44,8 +44,6 @@ from dreamshard.tables import padded_dim
 from dreamshard.tasks import PlacementTask
 from dreamshard.torchrec.plans import CACHED, current_plan, shards_of
 
-_COLUMN_PARTS = (2, 4, 8)
-
 
 @dataclass(frozen=True)
 class TorchRecPlanner:
@@ -77,7 +75,7 @@ class TorchRecPlanner:
         if set(task.constraints.usual_types) - set(ON_ONE_DEVICE):
             kernels, wanted = ["fused", "dense", *([CACHED] if task.constraints.caching else [])], [([], 0)]
         elif self.columns:
-            wanted = [(["table_wise", "column_wise"], parts) for parts in _COLUMN_PARTS]
+            wanted = [(["table_wise", "column_wise"], parts) for parts in (2, 4, 8)]
         plans = []
         for types, parts in wanted:
             with suppress(PlannerError):

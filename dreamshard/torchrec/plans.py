@@ -50,8 +50,6 @@ CACHED = "fused_uvm_caching"
 DEFAULT_SHARE = 0.2
 """TorchRec's load factor of a cache if none is given."""
 
-_PASSED_ON = ("enforce_hbm", "stochastic_rounding", "bounds_check_mode", "output_dtype")  # from constraints to the plan
-
 
 def shards_of(
     task: PlacementTask, options: Iterable[tuple[ShardingOption, int]], devices_per_host: int
@@ -141,7 +139,10 @@ def sharding_options(
                 ],
                 cache_params=share and replace(limits.cache_params or CacheParams(), load_factor=share),
                 is_pooled=table.pooling != "none",
-                **{field: getattr(limits, field) for field in _PASSED_ON},
+                enforce_hbm=limits.enforce_hbm,
+                stochastic_rounding=limits.stochastic_rounding,
+                bounds_check_mode=limits.bounds_check_mode,
+                output_dtype=limits.output_dtype,
             )
         )
     return options
@@ -358,7 +359,6 @@ def _ranks_per_host(parameters: Sequence[_Parameter]) -> int | None:
 
 
 _GENERAL = (SHARDING_TYPES, ON_ONE_DEVICE)  # choices that name no single types
-_PLAIN_TORCH = ("torch.nn.", "fbgemm_gpu.")  # packages of modules that no sharder of TorchRec's own shards
 
 
 def narrowed(
@@ -392,7 +392,7 @@ def narrowed(
     shares, narrowest = dict(constraints.cached_share_of), dict(constraints.narrowest_columns_of)
     narrower, copied = [], []
     for name, table in tables.items():
-        if not widen and table.collection.startswith(_PLAIN_TORCH):
+        if not widen and table.collection.startswith(("torch.nn.", "fbgemm_gpu.")):  # no sharder shards these
             raise ValueError(
                 f"{table.path!r} is in no collection of TorchRec, so it cannot shard it; put it in an "
                 "EmbeddingBagCollection, or use --format json"

@@ -19,8 +19,6 @@ from dreamshard.files import replacing
 from dreamshard.torchrec.plans import current_plan
 from dreamshard.workloads import ModelTables
 
-_SKIPPED, _WARMUPS = 1, 2  # steps before those that are profiled: the profiler itself starts
-
 
 @contextmanager
 def profiled_steps(
@@ -63,7 +61,9 @@ def profiled_steps(
             Path(f"{temporary}.gz").replace(temporary)
 
     activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * torch.cuda.is_available()
-    when = schedule(skip_first=_SKIPPED, wait=0, warmup=_WARMUPS, active=steps, repeat=1)
+    when = schedule(
+        skip_first=1, wait=0, warmup=2, active=steps, repeat=1
+    )  # the profiler itself starts in the first three
     with profile(activities=activities, schedule=when, on_trace_ready=write) as profiler:
         yield profiler
 

@@ -28,8 +28,6 @@ from storage.mlflow_store import registry
 from storage.run_records.trainings import model_name, names_version
 from storage.store import Store
 
-_NO_PLAN = ("is not a plan", "give the current plan as JSON")
-
 Note = Callable[[str], None]
 """Gets sentences for people."""
 
@@ -87,6 +85,16 @@ class Placed:
     def kept(self) -> Point | None:
         """The current plan with today's tables; None if it cannot be kept, or no costs are predicted."""
         return None if self.weighed is None else self.weighed.kept
+
+    @property
+    def moved_tables(self) -> set[str]:
+        """Tables of which something moves between devices."""
+        return {step.table for step in self.steps if step.source is not None}
+
+    @property
+    def moved_bytes(self) -> int:
+        """Of all moves between devices."""
+        return moved_bytes(self.steps)
 
 
 def check(
@@ -283,7 +291,7 @@ def read_any_plan(
     if not path.is_file():
         return read_plan(path)  # says so
     text = path.read_bytes()
-    with reading(path, *_NO_PLAN):
+    with reading(path, "is not a plan", "give the current plan as JSON"):
         content = json.loads(text)
     if not isinstance(content, dict) or not content or "num_devices" in content:
         return parse_plan(text, str(path))
@@ -332,8 +340,9 @@ def moving_lines(placed: Placed) -> Iterator[str]:
         yield "  GiB moved        ms      gain"
         for point in weighed.curve:
             yield f"  {gib(point.moved_bytes):>11}  {point.overall_ms:8.3f}  {_saved(kept, point):8.2%}"
-    moved = {step.table for step in placed.steps if step.source is not None}
-    parts = [f"{len(moved)} of {len(current.sharding_of)} tables move, {gib(moved_bytes(placed.steps))} in total"]
+    parts = [
+        f"{len(placed.moved_tables)} of {len(current.sharding_of)} tables move, {gib(placed.moved_bytes)} in total"
+    ]
     named = {"new": current.new, "resized": current.changed, "removed": current.removed}
     parts += [f"{how}: {shown(names)}" for how, names in named.items() if names]
     yield "; ".join(parts)
