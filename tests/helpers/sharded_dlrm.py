@@ -180,6 +180,7 @@ def peak_bytes(optimizer: EmbOptimType, shardings: tuple[TableSharding, ...]) ->
 def _resident_bytes() -> int:
     """Memory of this process, without what is free; its peak so far is forgotten."""
     gc.collect()  # TorchRec's requests refer to each other
+    ctypes.CDLL(None).malloc_trim(0)
     Path("/proc/self/clear_refs").write_text("5")
     return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
