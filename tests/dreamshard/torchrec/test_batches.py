@@ -10,7 +10,6 @@ from torchrec import KeyedJaggedTensor  # noqa: E402
 from dreamshard.tables import ModelTable  # noqa: E402
 from dreamshard.torchrec import open_model, record  # noqa: E402
 from dreamshard.workloads import WorkloadConfig, model_tables, statistics  # noqa: E402
-from tests.helpers.meta_models import bag, bags  # noqa: E402
 
 USER = ModelTable(name="user", rows=10, dim=16, features=("u",))
 ITEM = ModelTable(name="item", rows=20, dim=6, features=("i", "j"))
@@ -45,10 +44,6 @@ def test_features_of_a_table_are_counted_sample_by_sample():
     assert tables.unique_rows.tolist() == [2, 4]  # rows 1, 2; rows 5, 6, 7, 8
     assert tables.bins[0, :3].tolist() == [0.5, 0.5, 0.0]  # row 1 once, row 2 twice
     assert tables.bins[1, :3].tolist() == [0.75, 0.0, 0.25]  # row 5 three times, in both features
-
-
-def test_a_model_is_recorded_as_its_tables_are():
-    assert record(bags(bag("user", 10, 16, ["u"])), [keyed(u=BATCH["u"])]).tables.lookups.tolist() == [3]
 
 
 @dataclass

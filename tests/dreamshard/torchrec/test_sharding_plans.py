@@ -204,9 +204,7 @@ def test_what_a_plan_cannot_hold_is_refused_by_name():
     uneven, nowhere = theirs("row_wise", "fused"), theirs("table_wise", "fused")
     uneven.plan[""]["user"].sharding_spec.shards.pop()
     nowhere.plan[""]["user"].ranks = None
-    dynamic = theirs("row_wise", "fused")
-    dynamic.plan[""]["user"].compute_kernel = "customized_kernel"  # of NVIDIA's dynamicemb
-    for refused in (theirs("table_wise", "fused_uvm"), theirs("data_parallel", "dense"), uneven, nowhere, dynamic):
+    for refused in (theirs("table_wise", "fused_uvm"), theirs("data_parallel", "dense"), uneven, nowhere):
         with pytest.raises(ValueError, match="'user'"):
             current_plan(refused)
 
