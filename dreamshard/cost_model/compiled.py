@@ -2,7 +2,8 @@
 
 Every cost model that searches is one of two laws with arrays of its own, so that one compiled search serves both:
 
-    overall = max over devices (compute(loads) + own_ms x width) + fixed + total_ms x all widths + curves
+    overall = max over devices (compute(loads) + own_ms x width + before_ms x width of the device before)
+              + fixed + total_ms x all widths + pair_ms x width of the widest two neighbours + curves
 
 The curves are milliseconds of collectives that all devices wait for: the all-to-all by its widest device, the exchanges of
 row-wise tables, the all-reduce of copies, the exchanges within and between hosts.
@@ -21,6 +22,7 @@ from dreamshard.hardware.accelerator import AcceleratorSpec
 from dreamshard.hardware.roofline import Floats as Floats, copy_into as copy_into, inlined as inlined, jit as jit
 
 Ints = NDArray[np.int64]
+Mask = NDArray[np.bool_]
 NETWORK, ROOFLINE, PAPER = 0, 1, 2
 ALL_TO_ALL, ROWS, COPIES, HOSTS = range(4)
 """Curves: by width, dims of row-wise tables, bytes of copies' gradients, dims of tables on one host."""
@@ -28,7 +30,8 @@ NUM_CURVES, TRAFFIC = 4, (ROWS, COPIES, HOSTS)
 """A load may end with the traffic of these: curve `kind` is by column `kind - NUM_CURVES`."""
 CURVE_POINTS = 1024
 _LOG_FIRST, _LOG_STEP = -4.0, 0.05  # natural logarithms of the points of a curve: from 0.02 to 3e20
-_CURVE_VALUES = np.exp(_LOG_FIRST + _LOG_STEP * np.arange(CURVE_POINTS))
+CURVE_VALUES = np.exp(_LOG_FIRST + _LOG_STEP * np.arange(CURVE_POINTS))
+"""Values at which curves are given, equally spaced in logarithms."""
 
 # Columns of the structured network's loads: work of each phase by resource, and these
 SQUARES, WIDE, DISTINCT, DIMS, LOOKUPS, TABLES = 4, 6, 8, 9, 10, 11
@@ -83,8 +86,10 @@ class DeviceLaw(NamedTuple):
         kind: `NETWORK`, `ROOFLINE`, or `PAPER`, which tells the phases of a device only (`phases_ms`).
         width: column of a load that the all-to-all carries.
         tables: column of a load that counts tables.
-        curves: `[4, G]` milliseconds at `curve_points()`; unused by a `PAPER`.
+        curves: `[4, G]` milliseconds at `CURVE_VALUES`; unused by a `PAPER`.
         own_ms: per unit of a device's own width.
+        before_ms: per unit of the width of the device before it, in a ring.
+        pair_ms: per unit of the width of the two neighbours that are widest together.
         total_ms: per unit of all devices' width together.
         fixed_ms: whatever is placed.
         network: of a `NETWORK`, as `figures` of an accelerator are of a `ROOFLINE`, and `paper` of a `PAPER`.
@@ -95,16 +100,13 @@ class DeviceLaw(NamedTuple):
     tables: int
     curves: Floats = _UNUSED
     own_ms: float = 0.0
+    before_ms: float = 0.0
+    pair_ms: float = 0.0
     total_ms: float = 0.0
     fixed_ms: float = 0.0
     network: NetworkLaw = NetworkLaw()
     figures: Floats = _UNUSED[0]
     paper: PaperLaw = PaperLaw()
-
-
-def curve_points() -> Floats:
-    """Values at which curves are given, equally spaced in logarithms."""
-    return _CURVE_VALUES.copy()
 
 
 def roofline_law(spec: AcceleratorSpec, batch_size: int, curves: Floats, total_ms: float) -> DeviceLaw:
@@ -122,7 +124,7 @@ def curve_ms(curves: Floats, kind: int, value: float) -> float:
     if at <= 0:
         return curves[kind, 0]
     low = min(int(at), CURVE_POINTS - 2)
-    part = (value - _CURVE_VALUES[low]) / (_CURVE_VALUES[low + 1] - _CURVE_VALUES[low])
+    part = (value - CURVE_VALUES[low]) / (CURVE_VALUES[low + 1] - CURVE_VALUES[low])
     return curves[kind, low] + part * (curves[kind, low + 1] - curves[kind, low])
 
 
@@ -147,7 +149,7 @@ def computes_ms(law: DeviceLaw, loads: Floats) -> Floats:
 
 @inlined
 def device_ms(law: DeviceLaw, load: Floats) -> float:
-    """The device's own part: compute, and its own share of the all-to-all."""
+    """The device's own part, without what it waits for its neighbour: compute, and its own share of the all-to-all."""
     exchange_ms = law.own_ms * load[law.width]
     forward, backward = compute_phases_ms(law, load)
     return forward + backward + exchange_ms
@@ -175,7 +177,8 @@ def phases_ms(law: DeviceLaw, load: Floats, result: Floats) -> None:
         return
     result[0], result[1] = compute_phases_ms(law, load)
     width = load[law.width]
-    result[2] = 0.5 * (law.fixed_ms + law.own_ms * width + curve_ms(law.curves, ALL_TO_ALL, width))
+    per_width = law.own_ms + law.pair_ms
+    result[2] = 0.5 * (law.fixed_ms + per_width * width + curve_ms(law.curves, ALL_TO_ALL, width))
 
 
 @jit

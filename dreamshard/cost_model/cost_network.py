@@ -30,7 +30,7 @@ from dreamshard.constraints import UNCONSTRAINED
 from dreamshard.cost_model.compiled import PAPER, DeviceLaw, PaperLaw
 from dreamshard.costs import PHASES, CostSample, DeviceCosts, MeasuredOn
 from dreamshard.hardware.accelerator import hardware, preset_of
-from dreamshard.hardware.roofline import FIRST_BYTES, figures_of, kernels_s, placed_loads
+from dreamshard.hardware.roofline import FIRST_BYTES, LOOKUPS_OF_BIN, figures_of, kernels_s, placed_loads
 from dreamshard.placement import Placement
 from dreamshard.tables import NUM_BINS, Tables
 from dreamshard.tasks import PlacementTask, Shards
@@ -49,7 +49,6 @@ NormaliserScope = Literal["pool", "task"]
 _RAW = [0, *range(4, NUM_FEATURES)]  # columns that the authors' program leaves as they are: dim and the bins
 _LEAST_POOLING = 1e-3  # keeps the logarithm of a table without lookups finite
 _HOT_BIN = 6  # rows looked up more than 32 times in a batch
-_MIDPOINTS = 0.75 * 2.0 ** torch.arange(NUM_BINS)  # of (2^(j-1), 2^j]
 
 _ALIKE = 16  # tables on a device whose kernels tell what a setting changes: alone, small ones would not fill it
 
@@ -71,7 +70,7 @@ def features(tables: Tables) -> Float[Tensor, "T F"]:
 
 def lookups_by_bin(bins: Float[Tensor, "*B 17"]) -> Float[Tensor, "*B 17"]:
     """Share of a table's lookups in the rows of each bin; 0 without lookups."""
-    mass = bins.clamp(min=0) * _MIDPOINTS.to(bins.dtype)
+    mass = bins.clamp(min=0) * LOOKUPS_OF_BIN.to(bins.dtype)
     return mass / mass.sum(dim=-1, keepdim=True).clamp(min=1e-12)
 
 

@@ -30,6 +30,8 @@ _ALONE_WEIGHT = 0.1  # of the relative error of an all-to-all measured alone, ne
 _NOISE = 0.03  # relative error of a measurement, next to which what a preset says counts less
 _REACH = 2.0  # how much wider than measured placements a balanced one may be for their fit to hold
 _HUNDRED = 100  # dims in a unit of comm_inputs
+NUM_COMM_INPUTS, _NEIGHBOURS = 6, 4  # inputs, and the first that is about neighbours
+_LINKS_ARE_SHARED = 0.9  # of the error without neighbours, below which theirs is kept
 _RELUCTANCE = np.array([1, 3, 1, 3])  # to explain by number of peers what a constant explains as well
 _RIDGE = 1e-6  # decides between explanations that fit equally well, and nothing else
 _AHEAD = 1.5  # a curve is linear from the balanced width to this much of it
@@ -78,13 +80,18 @@ def designed_exchanges(counts: Iterable[int], devices_per_host: int | None, most
     ]
 
 
-def comm_inputs(dims: Float[Tensor, "*B D"]) -> Float[Tensor, "*B D 4"]:
-    """Inputs of an all-to-all in hundreds of dims: 1, dims that leave a device, the most that leave any, dims that arrive."""
-    count = dims.shape[-1]
+def comm_inputs(dims: Float[Tensor, "*B D"]) -> Float[Tensor, "*B D 6"]:
+    """Inputs of an all-to-all in hundreds of dims.
+
+    They are 1, dims that leave a device, the most that leave any, dims that arrive, dims that leave the device before it, and
+    the most that leave two neighbours, on average; devices are in a ring.
+    """
+    count, before = dims.shape[-1], dims.roll(1, -1)
     share = (count - 1) / count
-    largest = dims.max(dim=-1, keepdim=True).values.expand_as(dims)
+    largest, pair = (of.max(dim=-1, keepdim=True).values.expand_as(dims) for of in (dims, (dims + before) / 2))
     received = (dims.sum(dim=-1, keepdim=True) - dims) / count
-    return torch.stack([torch.ones_like(dims), dims * share, largest * share, received], dim=-1)
+    leaving = (dims * share, largest * share, received, before * share, pair * share)
+    return torch.stack([torch.ones_like(dims), *leaving], dim=-1)
 
 
 class ExchangeModel(nn.Module):
@@ -92,7 +99,7 @@ class ExchangeModel(nn.Module):
 
     Attributes:
         points: `[K, 5]` all-to-alls measured alone; loading a state replaces them by as many as that has.
-        fitted_ms: `[2, 4]` weights of `comm_inputs` fitted to placements, forward and backward.
+        fitted_ms: `[2, 6]` weights of `comm_inputs` fitted to placements, forward and backward.
         fitted_to: `[2]` `ExchangeShape` of these placements.
         widest_bytes: that left a device of theirs.
         host_devices: devices on a host of the hardware; 0 if all devices share a host.
@@ -112,7 +119,7 @@ class ExchangeModel(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("points", torch.zeros(0, 5).double())
-        self.register_buffer("fitted_ms", torch.zeros(2, 4))
+        self.register_buffer("fitted_ms", torch.zeros(2, NUM_COMM_INPUTS))
         self.register_buffer("fitted_to", torch.tensor([0, 0]))
         self.register_buffer("widest_bytes", torch.zeros(()).double())
         self.register_buffer("host_devices", torch.tensor(0))
@@ -145,7 +152,8 @@ class ExchangeModel(nn.Module):
         """Replace all that was known of all-to-alls as phases of placements; `dims` in hundreds on each device.
 
         `fitted_ms` has the least squared error relative to the sample's overall cost. All-to-alls measured alone on this
-        topology decide what placements leave open: if all have as many dims, these explain the same as a constant.
+        topology decide what placements leave open: if all have as many dims, these explain the same as a constant. Links
+        that neighbours share count only if they explain a good part of the error.
         """
         origin, count = data.measured_on, dims.shape[1]
         self.batch_size = torch.tensor(origin.batch_size)
@@ -153,32 +161,40 @@ class ExchangeModel(nn.Module):
         self.widest_bytes = dims.max().double() * (count - 1) / count * self._unit_bytes
         points = self.points[(self.points[:, :_BYTES] == self.fitted_to).all(dim=1)].numpy()
         alone, alone_ms = points[:, _BYTES] / self._unit_bytes, points[:, _TIMES]  # [K], [K, 2]
-        equal = np.stack([np.ones_like(alone), alone, alone, alone], axis=1)  # [K, 4]
-        inputs = comm_inputs(dims)[data.seen].double().numpy()  # [N, 4]
+        equal = np.stack([np.ones_like(alone), *[alone] * (NUM_COMM_INPUTS - 1)], axis=1)  # [K, 6]
+        inputs = comm_inputs(dims)[data.seen].double().numpy()  # [N, 6]
         trust = data.weight.sqrt() * _NOISE / (_NOISE + data.error)
         weight = (trust / data.overall_ms[:, None])[data.seen].double().numpy()
         fitted = []
         for measured, own_ms in zip(data.phases_ms[data.seen][:, _COMM].double().numpy().T, alone_ms.T, strict=True):
             weights = np.concatenate([weight, _ALONE_WEIGHT / own_ms.clip(min=1e-6)])
             targets = np.concatenate([measured, own_ms]) * weights
-            fitted.append(scipy.optimize.nnls(np.concatenate([inputs, equal]) * weights[:, None], targets)[0])
+            weighted = np.concatenate([inputs, equal]) * weights[:, None]
+            of_all, error = scipy.optimize.nnls(weighted, targets)
+            of_devices, larger = scipy.optimize.nnls(weighted[:, :_NEIGHBOURS], targets)
+            of_devices = np.pad(of_devices, (0, NUM_COMM_INPUTS - _NEIGHBOURS))
+            fitted.append(of_all if error < _LINKS_ARE_SHARED * larger else of_devices)
         self.fitted_ms = torch.tensor(np.array(fitted)).float()
 
-    def weights_ms(self, shape: ExchangeShape, sum_dims: float) -> Float[Tensor, "2 4"]:
+    def weights_ms(self, shape: ExchangeShape, sum_dims: float) -> Float[Tensor, "2 6"]:
         """Weights of `comm_inputs` for placements of tables of `sum_dims` together.
 
         `sum_dims` of another batch than that of the measured placements count in proportion.
         """
         count = shape.num_devices
         if count == 1 or not self.batch_size:
-            return torch.zeros(2, 4)
+            return torch.zeros(2, NUM_COMM_INPUTS)
         balanced = sum_dims / _HUNDRED * self._unit_bytes * (count - 1) / count**2
         if balanced <= self._fit_reaches_bytes(shape):
             return self.fitted_ms
         here, ahead = self._alone_ms(shape, np.array([1.0, _AHEAD]) * balanced)
         slope = ((ahead - here) / ((_AHEAD - 1) * balanced)).clip(0, here / balanced)  # [2] per byte
-        slopes = self.fitted_ms[:, 1:].double()  # bytes a device sends, the most that any sends, bytes it receives
-        shares = torch.where(slopes.sum(dim=1, keepdim=True) > 0, slopes, torch.tensor([0.0, 1.0, 0.0]))
+        slopes = self.fitted_ms[:, 1:].double()
+        if shape != tuple(self.fitted_to.tolist()):  # whose neighbours may share other links
+            slopes[:, :2] += slopes[:, 3:]
+            slopes[:, 3:] = 0
+        by_largest = torch.eye(NUM_COMM_INPUTS)[2, 1:]
+        shares = torch.where(slopes.sum(dim=1, keepdim=True) > 0, slopes, by_largest)
         per_unit = torch.from_numpy(slope * self._unit_bytes)[:, None] * shares / shares.sum(dim=1, keepdim=True)
         return torch.cat([torch.from_numpy(here - slope * balanced)[:, None], per_unit], dim=1).float()
 

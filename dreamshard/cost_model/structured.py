@@ -18,7 +18,7 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from dreamshard.cost_model.compiled import (
     ALL_TO_ALL,
-    CURVE_POINTS,
+    CURVE_VALUES,
     DIMS,
     DISTINCT,
     LEAST_SQUARE,
@@ -34,7 +34,6 @@ from dreamshard.cost_model.compiled import (
     Floats,
     NetworkLaw,
     computes_ms,
-    curve_points,
 )
 from dreamshard.cost_model.cost_network import (
     BACKWARD,
@@ -165,7 +164,7 @@ class StructuredCostNetwork(CostNetwork):
         self.task_comm_ms: Tensor | None = None  # in a copy for one task
 
     @property
-    def comm_ms(self) -> Float[Tensor, "2 4"]:
+    def comm_ms(self) -> Float[Tensor, "2 6"]:
         """Weights of `comm_inputs`, forward and backward: of the task, or of the placements that it was fitted to."""
         return self.exchanges.fitted_ms if self.task_comm_ms is None else self.task_comm_ms
 
@@ -221,10 +220,10 @@ class StructuredCostNetwork(CostNetwork):
         def array(value: Tensor) -> Floats:
             return np.ascontiguousarray(value.double().numpy(), np.float64)
 
-        latency, per_dim, largest, received = array(self.comm_ms).sum(axis=0).tolist()
+        latency, per_dim, largest, received, before, pair = array(self.comm_ms).sum(axis=0).tolist()
         share = (num_devices - 1) / num_devices
-        curves = np.zeros((4, CURVE_POINTS)) if curves is None else curves
-        curves[ALL_TO_ALL] = largest * share * curve_points()
+        curves = np.zeros((4, len(CURVE_VALUES))) if curves is None else curves
+        curves[ALL_TO_ALL] = largest * share * CURVE_VALUES
         at_centre = self.centre[:, 0] - (self.exponent * self.centre).sum(1)
         scale_ms = self.scale_ms * at_centre.exp()
         network = NetworkLaw(*map(array, (self.launch * self.scale_ms, scale_ms, self.power, self.exponent)))
@@ -234,6 +233,8 @@ class StructuredCostNetwork(CostNetwork):
             tables=TABLES,
             curves=curves,
             own_ms=per_dim * share - received / num_devices,
+            before_ms=before * share,
+            pair_ms=pair * share / 2,
             total_ms=received / num_devices,
             fixed_ms=latency,
             network=network,

@@ -89,7 +89,8 @@ DENSE_BYTES = HOST_ROW_BYTES + 3  # backward of copies: gradients cleared; read,
 BAGS = HOST_ROW_BYTES + 4  # vectors that the forward pass writes
 BLOCKS = HOST_ROW_BYTES + 5  # backward: blocks of threads that sum the gradients of often read rows
 
-_MIDDLE = torch.tensor([1.0] + [0.75 * 2**j + 0.5 for j in range(1, NUM_BINS)], dtype=torch.float64)  # of bins
+LOOKUPS_OF_BIN = torch.tensor([1.0] + [0.75 * 2**j + 0.5 for j in range(1, NUM_BINS)], dtype=torch.float64)
+"""Lookups of a row in each bin, in its middle."""
 
 _SOURCES = sorted(Path(__file__).parents[1].glob("*/*.py"))
 _VERSION = digest(str([(path.name, path.stat().st_mtime_ns) for path in _SOURCES]))
@@ -216,7 +217,7 @@ def _distinct_rows(tables: Tables, lookups: Float[Tensor, " T"]) -> Float[Tensor
     share = _shares(tables)
     share[:, 0] += share.sum(dim=1) <= 0  # without bins
     times = (lookups / tables.lookups.double().clamp(min=1))[:, None]  # [T, 1]
-    kept = torch.where(times < 1, 1 - (1 - times).clamp(min=0) ** _MIDDLE, 1.0)
+    kept = torch.where(times < 1, 1 - (1 - times).clamp(min=0) ** LOOKUPS_OF_BIN, 1.0)
     kept[:, 0] = times[:, 0]
     unique = tables.unique_rows.double() * (share * kept).sum(dim=1)
     return torch.minimum(torch.minimum(unique, tables.rows.double()), lookups)
@@ -231,7 +232,7 @@ def _reuse(
     """
     share = _shares(tables)
     rows = unique[:, None] * share  # [T, 17]
-    unscaled = rows * (_MIDDLE - 1)  # reads after the first
+    unscaled = rows * (LOOKUPS_OF_BIN - 1)  # reads after the first
     again = unscaled * ((lookups - unique) / unscaled.sum(dim=1).clamp(min=1e-12)).clamp(min=0)[:, None]
     unbinned = (unscaled.sum(dim=1) <= 0)[:, None] * (lookups - unique).clamp(min=0)[:, None]
     again = again + unbinned * share  # where bins show no reuse but counts do

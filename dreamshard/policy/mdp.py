@@ -15,11 +15,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.distributions import Categorical
 
-from dreamshard.cost_model.compiled import DeviceLaw, Floats, Ints, copy_into, first_ms, jit, linear, phases_ms
+from dreamshard.cost_model.compiled import DeviceLaw, Floats, Ints, Mask, copy_into, first_ms, jit, linear, phases_ms
 from dreamshard.cost_model.cost_network import LATENT, CostNetwork, Normaliser, TableNetwork, gradient_step, mlp
 from dreamshard.tasks import PlacementTask, allowed_devices
-
-Mask = NDArray[np.bool_]
 
 COST_COLUMNS = 3
 """Predicted milliseconds of a device that the policy sees: forward compute, backward compute, one all-to-all."""

@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.random import Generator
-from numpy.typing import NDArray
 
 from dreamshard.cost_model.compiled import (
     ALL_TO_ALL,
@@ -24,6 +23,7 @@ from dreamshard.cost_model.compiled import (
     DeviceLaw,
     Floats,
     Ints,
+    Mask,
     copy_into,
     curve_ms,
     device_ms,
@@ -31,7 +31,6 @@ from dreamshard.cost_model.compiled import (
     jit,
 )
 
-Mask = NDArray[np.bool_]
 IsLate = Callable[[], bool]
 
 ON_DEVICES, ON_ALL, ON_HOST = 0, 1, 2
@@ -42,7 +41,6 @@ _EVENNESS = 0.03  # share of a device that is as slow as the slowest at the star
 _SLOWEST, _WIDEST = 0.45, 0.9  # cumulative shares of the changes that take a range off these devices
 _NEAR_SWAPS, _SWAPS, _QUICK = 0.3, 0.6, 0.8  # cumulative: swaps with like tables, other swaps, moves to faster devices
 _NEAR = 8  # tables of nearly the same width and cost, of which one is swapped for
-_OVER = 1.0  # of the start's cost, for a device that holds twice its capacity
 _STEPS = 8  # at most, from a range of a device to the one changed next
 _SPREAD_CHANGES = 8  # of so many as there are devices are tried, since each changes all devices
 _UNWATCHED = 10_000  # changes between looks at the clock, which take up to some 50 ms
@@ -139,6 +137,7 @@ class Search(NamedTuple):
         slowest_ms: `own_ms` of the slowest device at the start.
         limit: `[D]` bytes that a device may never exceed; those beyond its capacity cost `over_ms` per capacity.
         ms_per_width: of the all-to-all.
+        over_ms: the cost of the start, or 0 if no device may pass its capacity.
         by_width: `[T]` tables by width and cost; `rank` `[T]` is its inverse.
         edits: `[E, 4]` table, range, option and place of ranges that a change removes, then of those that it adds.
         touched: `[D]` changed devices.
@@ -227,9 +226,34 @@ def put(menu: Menu, state: State, table: int, option: int, places: Ints) -> None
 def settle(menu: Menu, state: State) -> None:
     """Compute the cost of every device, the collectives of spread tables, and the overall cost."""
     for d in range(len(state.own_ms)):
-        state.own_ms[d] = device_ms(menu.law, state.sums[d])
+        state.own_ms[d] = _own_ms(menu, state, d)
     _settle_traffic(menu, state)
-    state.totals[_COST] = state.own_ms.max() + _waits_ms(menu, state, state.sums[:, menu.law.width].max())
+    slow, _, widest, pair = _busiest(menu, state)
+    state.totals[_COST] = state.own_ms[slow] + _waits_ms(menu, state, widest, pair)
+
+
+@inlined
+def _own_ms(menu: Menu, state: State, device: int) -> float:
+    """The device's own part of a step, with what it waits for the device before it."""
+    return device_ms(menu.law, state.sums[device]) + menu.law.before_ms * state.sums[device - 1, menu.law.width]
+
+
+@inlined
+def _busiest(menu: Menu, state: State) -> tuple[int, int, float, float]:
+    """The slowest device, the one whose width delays all others, the largest width, and that of two neighbours."""
+    slow = wide = 0
+    width, num_devices, pair = menu.law.width, len(state.own_ms), 0.0
+    for d in range(num_devices):
+        if state.own_ms[d] > state.own_ms[slow]:
+            slow = d
+        if state.sums[d, width] > state.sums[wide, width]:
+            wide = d
+    widest = state.sums[wide, width]
+    for d in range(num_devices if menu.law.pair_ms else 0):
+        this, before = state.sums[d, width], state.sums[d - 1, width]
+        if this + before > pair:
+            wide, pair = d if this > before else (d - 1) % num_devices, this + before
+    return slow, wide, widest, pair
 
 
 @jit
@@ -243,10 +267,11 @@ def _settle_traffic(menu: Menu, state: State) -> None:
 
 
 @inlined
-def _waits_ms(menu: Menu, state: State, widest: float) -> float:
-    """The collectives that all devices wait for, if the widest one is as wide as given, and the price."""
-    waits = menu.law.fixed_ms + menu.law.total_ms * state.totals[_WIDTH] + curve_ms(menu.law.curves, ALL_TO_ALL, widest)
-    return waits + state.totals[_SPREAD_MS] + state.totals[_PRICE]
+def _waits_ms(menu: Menu, state: State, widest: float, pair: float) -> float:
+    """The collectives that all devices wait for, if the widest one and two neighbours are as wide as given, and the price."""
+    law = menu.law
+    waits = law.fixed_ms + law.total_ms * state.totals[_WIDTH] + law.pair_ms * pair
+    return waits + curve_ms(law.curves, ALL_TO_ALL, widest) + state.totals[_SPREAD_MS] + state.totals[_PRICE]
 
 
 @inlined
@@ -304,9 +329,9 @@ def _change(
     edits, marks, touched, n = search.edits, search.marks, search.touched, 0
     slow = wide = 0
     copy_into(search.kept_totals, state.totals)
-    uneven = state.totals[_UNEVEN]
-    for i in range(num_devices if is_spread else count):
-        d = i if is_spread else edits[i, 3]
+    uneven, reach = state.totals[_UNEVEN], 2 if menu.law.before_ms else 1
+    for i in range(num_devices if is_spread else count * reach):
+        d = i if is_spread else (edits[i // reach, 3] + i % reach) % num_devices
         if not marks[d]:
             marks[d], touched[n], search.kept_ms[n] = True, d, state.own_ms[d]
             uneven -= _uneven_ms(menu, state, search, d)
@@ -324,27 +349,25 @@ def _change(
         pays = pays and state.used[touched[i]] <= search.limit[touched[i]]
     cost = energy = 0.0
     if pays:
-        slowest = widest = 0.0
+        slowest = widest = pair = 0.0
         for i in range(n):
-            widest = max(widest, state.sums[touched[i], width])
+            d = touched[i]
+            widest = max(widest, state.sums[d, width])
+            pair = max(pair, state.sums[d, width] + state.sums[d - 1, width])
         if is_spread:
             _settle_traffic(menu, state)
-        waits = _waits_ms(menu, state, widest)
+        waits = _waits_ms(menu, state, widest, pair)
         for i in range(n - 1, -1, -1):
             d = touched[i]
-            state.own_ms[d] = device_ms(menu.law, state.sums[d])
+            state.own_ms[d] = _own_ms(menu, state, d)
             slowest = max(slowest, state.own_ms[d])
             uneven += _uneven_ms(menu, state, search, d)
             if slowest + waits + uneven >= threshold:  # whatever the other devices cost
                 pays = False
                 break
         if pays:
-            for d in range(num_devices):
-                if state.own_ms[d] > state.own_ms[slow]:
-                    slow = d
-                if state.sums[d, width] > state.sums[wide, width]:
-                    wide = d
-            cost = state.own_ms[slow] + _waits_ms(menu, state, state.sums[wide, width])
+            slow, wide, widest, pair = _busiest(menu, state)
+            cost = state.own_ms[slow] + _waits_ms(menu, state, widest, pair)
             energy = cost + uneven
             pays = energy < threshold
     for i in range(n):
@@ -558,7 +581,7 @@ def prepared(menu: Menu, start: Found, over: float = 0.0) -> tuple[State, Search
     search = Search(
         slowest_ms=max(state.own_ms.max(), 1e-9),
         limit=np.maximum(menu.capacity * (1 + over), state.used).astype(np.int64),
-        over_ms=_OVER * start.cost_ms if over else 0.0,
+        over_ms=start.cost_ms if over else 0.0,
         ms_per_width=scale,
         by_width=by_width,
         rank=np.argsort(by_width),

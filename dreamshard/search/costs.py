@@ -28,6 +28,7 @@ from torch import Tensor
 from dreamshard.cost_model import CostNetwork, Normaliser
 from dreamshard.cost_model.compiled import (
     COPIES,
+    CURVE_VALUES,
     DIMS,
     HOSTS,
     NUM_CURVES,
@@ -35,7 +36,6 @@ from dreamshard.cost_model.compiled import (
     TRAFFIC,
     DeviceLaw,
     Floats,
-    curve_points,
     roofline_law,
 )
 from dreamshard.cost_model.exchanges import ExchangeShape
@@ -104,9 +104,9 @@ class CostModel(ABC):
 
     def curves(self, *, spread: bool) -> Floats:
         """Curves of a `DeviceLaw`, only of the all-to-all unless tables may be `spread`."""
-        curves = np.zeros((NUM_CURVES, len(curve_points())))
+        curves = np.zeros((NUM_CURVES, len(CURVE_VALUES)))
         for kind in range(NUM_CURVES if spread else 1):
-            alone = torch.from_numpy(curve_points())[:, None] * torch.eye(NUM_CURVES)[kind]
+            alone = torch.from_numpy(CURVE_VALUES)[:, None] * torch.eye(NUM_CURVES)[kind]
             curves[kind] = self.collectives_ms(alone).sum(1).numpy()
         return curves
 

@@ -52,10 +52,10 @@ class SearchingPlacer(OrderedPlacer):
         columns: whether tables may be split by columns if memory does not require it.
         timeout_s: after which a search ends, with the best placement so far. Until then it has no effect, so any machine
             that is fast enough finds the same placement.
-        more_moves: of a search without a budget, over the number of tables and 24.
+        more_moves: of a search without a budget, see `default_moves`.
     """
 
-    more_moves = 0
+    more_moves = 2_000_000  # plans of 20 to 200 tables cost 0.3 % less on average, for some 20 ms
     budget_ms: float | None = None
     columns: bool = True
     timeout_s: float = math.inf
@@ -95,8 +95,7 @@ class SearchingPlacer(OrderedPlacer):
     def moves(self, task: PlacementTask, budget_ms: float | None = None) -> int:
         """Changes that a search tries for each combination of sharding types; `budget_ms` overrides the placer's own."""
         budget_ms = self.budget_ms if budget_ms is None else budget_ms
-        more = self.more_moves // (len(task.tables) + 24)
-        return default_moves(task) + more if budget_ms is None else round(MOVES_PER_MS * budget_ms)
+        return default_moves(task, self.more_moves) if budget_ms is None else round(MOVES_PER_MS * budget_ms)
 
     def place_ordered(self, task: PlacementTask, budget_ms: float | None) -> Placement:
         """Search by all sharding types that the task allows; errors as for `Placer.place`.

@@ -55,9 +55,9 @@ _FAMILIES: tuple[Types, ...] = tuple(map(frozenset, (ON_ONE_DEVICE, ON_ONE_HOST,
 """Types that share a collective: tables, and ranges of their columns, which let devices be even."""
 
 
-def default_moves(task: PlacementTask) -> int:
-    """Changes that a search tries for each combination of sharding types."""
-    return 2_000 + 10 * len(task.tables)
+def default_moves(task: PlacementTask, more: int = 0) -> int:
+    """Changes that a search tries for each combination of sharding types; `more`, over the tables, where there are few."""
+    return 2_000 + 10 * len(task.tables) + more // (len(task.tables) + 24)
 
 
 def search(

@@ -190,7 +190,7 @@ def ms_per_width(menu: Menu) -> float:
     """Milliseconds of the all-to-all per unit of the widest device's width, if all are as wide."""
     total = float(menu.loads[menu.first_row, menu.law.width].sum())
     even = max(total / menu.allowed.shape[1], 1e-9)
-    return float(curve_ms(menu.law.curves, ALL_TO_ALL, even) / even)
+    return float(curve_ms(menu.law.curves, ALL_TO_ALL, even) / even + 2 * menu.law.pair_ms + menu.law.before_ms)
 
 
 class EvenSplit(NamedTuple):
@@ -218,8 +218,10 @@ def _even_ms(menu: Menu, total: Floats, share: Floats) -> tuple[float, float, fl
     law, num_devices = menu.law, len(menu.capacity)
     copy_into(share, total / num_devices)
     share[law.tables] = max(share[law.tables], 1.0)
-    own_ms, width = device_ms(law, share), share[law.width]
-    cost = own_ms + law.fixed_ms + law.total_ms * width * num_devices + curve_ms(law.curves, ALL_TO_ALL, width)
+    width = share[law.width]
+    own_ms = device_ms(law, share) + law.before_ms * width
+    cost = own_ms + law.fixed_ms + (law.total_ms * num_devices + 2 * law.pair_ms) * width
+    cost += curve_ms(law.curves, ALL_TO_ALL, width)
     for kind in TRAFFIC:
         cost += curve_ms(law.curves, kind, share[len(share) + kind - NUM_CURVES])
     return own_ms, width, cost

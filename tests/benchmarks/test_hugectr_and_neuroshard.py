@@ -78,7 +78,7 @@ def plain(tables, ms_per_widest_hundred_dims=0.0):
         network.price[0::2, -4:] = 0.01  # of lookups times dim
         network.power.fill_(1.0)
         network.exponent[:, 0] = 1.0
-        network.exchanges.fitted_ms = torch.tensor([[0.0, 0.0, ms_per_widest_hundred_dims, 0.0]] * 2)
+        network.exchanges.fitted_ms = torch.tensor([[0.0, 0.0, ms_per_widest_hundred_dims, 0.0, 0.0, 0.0]] * 2)
         network.exchanges.batch_size += 1
     return network, normaliser
 

@@ -20,7 +20,7 @@ import numba
 import numpy as np
 import torch
 
-from dreamshard.cost_model.compiled import Floats, curve_ms, curve_points
+from dreamshard.cost_model.compiled import CURVE_VALUES, Floats, curve_ms
 from dreamshard.costs import CostSample, Exchange, ExchangeSample
 from dreamshard.hardware import roofline
 from dreamshard.hardware.links import VECTOR_BYTES, collective_s
@@ -112,7 +112,7 @@ class LawTestbed(Testbed):
 @cache
 def links(num_devices: int) -> Floats:
     """The first argument of `Law.comm_ms`: the simulated all-to-all by its largest sender, and its part by the mean one."""
-    sent_bytes = torch.from_numpy(curve_points()) * (VECTOR_BYTES * BATCH)
+    sent_bytes = torch.from_numpy(CURVE_VALUES) * (VECTOR_BYTES * BATCH)
     of_largest, of_both = (
         2e3 * collective_s(sent_bytes, num_devices, RTX2080TI, RTX2080TI.devices_per_node, mean_bytes=mean).numpy()
         for mean in (torch.zeros_like(sent_bytes), sent_bytes)

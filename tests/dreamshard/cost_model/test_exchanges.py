@@ -1,5 +1,8 @@
 """What a cost network knows of all-to-alls of any number of devices and hosts."""
 
+from dataclasses import replace
+from itertools import permutations
+
 import pytest
 import torch
 
@@ -7,9 +10,13 @@ from dreamshard.cost_model import CostData, Normaliser
 from dreamshard.cost_model.compiled import DIMS
 from dreamshard.cost_model.exchanges import ExchangeModel, ExchangeShape, designed_exchanges, exchanges_for
 from dreamshard.cost_model.structured import StructuredCostNetwork
+from dreamshard.costs import CostSample
 from dreamshard.hardware.accelerator import PRESETS
 from dreamshard.placement import Placement
+from dreamshard.policy.mdp import PolicyNetwork
+from dreamshard.search import DreamShardPlacer
 from dreamshard.tasks import PlacementTask
+from tests.helpers.samples import sample_of_phases
 from tests.helpers.tables import pool_of
 from tests.helpers.testbeds import simulated
 
@@ -65,6 +72,41 @@ def test_hosts_of_a_task_decide_how_much_crosses_the_network():
     wide, narrow, default = (fitted.for_task(task(16, devices_per_host=hosts)).comm_ms for hosts in (8, 2, None))
     assert (narrow[:, 2] > 1.3 * wide[:, 2]).all()
     assert torch.equal(default, wide)  # the hardware's own
+
+
+def measured(device, comm_ms) -> CostSample:
+    """Whole tables, with as many milliseconds of an all-to-all forward and backward as `comm_ms` says of dims `[4]`."""
+    placement = Placement.whole(device, 4)
+    dims = torch.zeros(4).index_add_(0, device, POOL.dim.float())
+    phases = torch.ones(4, 4).double()
+    phases[:, 1:3] = comm_ms(dims / 100).double()[:, None]
+    return sample_of_phases(task(4), placement, phases)
+
+
+def by_neighbours(dims):
+    """A link of two neighbours carries what both send."""
+    return 1 + dims + 0.5 * dims.roll(1) + 2 * (dims + dims.roll(1)).amax()
+
+
+@pytest.mark.parametrize(("comm_ms", "shared"), [(by_neighbours, True), (lambda dims: 1 + dims + dims.amax(), False)])
+@torch.no_grad()
+def test_links_that_neighbours_share_are_learnt_and_avoided(comm_ms, shared):
+    draws = torch.randint(4, (40, len(POOL)), generator=torch.Generator().manual_seed(0))
+    noise = 1 + 0.01 * torch.randn(41, generator=torch.Generator().manual_seed(1))
+    samples = [measured(draw, lambda dims, n=n: noise[n] * comm_ms(dims)) for n, draw in enumerate(draws)]
+    fitted = network(*samples)
+    assert (fitted.exchanges.fitted_ms[:, 4:].sum(1) > 1).all() == shared
+    if shared:
+        fitted.scale_ms *= 1e-3
+        placer = DreamShardPlacer(fitted, PolicyNetwork(), Normaliser.fit(POOL), columns=False)
+        uneven = replace(task(4), tables=POOL.select(range(6)))
+        device = placer.place(uneven).device
+        renamed = [Placement.whole(torch.tensor(names)[device], 4) for names in permutations(range(4))]
+        first, *others = (float(placer.predict(uneven, placement).overall_ms()) for placement in renamed)
+        assert first <= min(others) * 1.0001
+        assert max(others) > first * 1.01
+    else:
+        assert not fitted.exchanges.fitted_ms[:, 4:].any()
 
 
 def test_weights_are_never_negative():

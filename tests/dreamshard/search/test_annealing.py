@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from copy import deepcopy
 from dataclasses import replace
 
 import numpy as np
@@ -21,7 +22,15 @@ from tests.helpers.trained import learnt_placer
 
 A100 = PRESETS["a100"]
 
-PLACERS = {"network": learnt_placer, "roofline": lambda: RooflinePlacer(A100)}
+
+def with_shared_links():
+    """A placer whose network knows links that neighbours share."""
+    placer = deepcopy(learnt_placer())
+    placer.cost_network.exchanges.fitted_ms = torch.tensor([[0.1, 0.5, 0.2, 0.1, 0.4, 1.5]] * 2)
+    return placer
+
+
+PLACERS = {"network": learnt_placer, "roofline": lambda: RooflinePlacer(A100), "shared links": with_shared_links}
 NAMES = pool_of(24).names
 CONSTRAINED = Constraints(
     sharding_types=ANY_SHARDING.sharding_types,
