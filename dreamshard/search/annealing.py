@@ -228,8 +228,8 @@ def settle(menu: Menu, state: State) -> None:
     for d in range(len(state.own_ms)):
         state.own_ms[d] = _own_ms(menu, state, d)
     _settle_traffic(menu, state)
-    slow, _, widest, pair = _busiest(menu, state)
-    state.totals[_COST] = state.own_ms[slow] + _waits_ms(menu, state, widest, pair)
+    slow, wide, pair = _busiest(menu, state)
+    state.totals[_COST] = state.own_ms[slow] + _waits_ms(menu, state, state.sums[wide, menu.law.width], pair)
 
 
 @inlined
@@ -239,21 +239,17 @@ def _own_ms(menu: Menu, state: State, device: int) -> float:
 
 
 @inlined
-def _busiest(menu: Menu, state: State) -> tuple[int, int, float, float]:
-    """The slowest device, the one whose width delays all others, the largest width, and that of two neighbours."""
+def _busiest(menu: Menu, state: State) -> tuple[int, int, float]:
+    """The slowest device, the widest, and the largest width of two neighbours together."""
     slow = wide = 0
-    width, num_devices, pair = menu.law.width, len(state.own_ms), 0.0
-    for d in range(num_devices):
+    width, pair = menu.law.width, 0.0
+    for d in range(len(state.own_ms)):
         if state.own_ms[d] > state.own_ms[slow]:
             slow = d
         if state.sums[d, width] > state.sums[wide, width]:
             wide = d
-    widest = state.sums[wide, width]
-    for d in range(num_devices if menu.law.pair_ms else 0):
-        this, before = state.sums[d, width], state.sums[d - 1, width]
-        if this + before > pair:
-            wide, pair = d if this > before else (d - 1) % num_devices, this + before
-    return slow, wide, widest, pair
+        pair = max(pair, state.sums[d, width] + state.sums[d - 1, width])
+    return slow, wide, pair
 
 
 @jit
@@ -366,8 +362,8 @@ def _change(
                 pays = False
                 break
         if pays:
-            slow, wide, widest, pair = _busiest(menu, state)
-            cost = state.own_ms[slow] + _waits_ms(menu, state, widest, pair)
+            slow, wide, pair = _busiest(menu, state)
+            cost = state.own_ms[slow] + _waits_ms(menu, state, state.sums[wide, width], pair)
             energy = cost + uneven
             pays = energy < threshold
     for i in range(n):

@@ -92,12 +92,9 @@ def search(
     for result in others:
         if result.overall_ms < best.overall_ms * (1 - _WORTH):
             best = result
-    joined, apart = (best.options.placement(best.found, joined=are_joined) for are_joined in (True, False))
-    is_cheaper = joined != apart and float(costs.predict(joined).device_ms().max()) < best.found.cost_ms
-    if is_cheaper and not violation(task, joined):
-        return joined
-    if task.constraints.places_freely or not violation(task, apart):
-        return apart
+    both = {best.options.placement(best.found, joined=are_joined): None for are_joined in (False, True)}
+    if legal := [placement for placement in both if not violation(task, placement)]:
+        return min(legal, key=lambda placement: float(costs.predict(placement).overall_ms()))
     raise NoPlacementError(
         f"found no placement of {task.name} that respects its constraints; loosen them, or give devices more memory"
     )
