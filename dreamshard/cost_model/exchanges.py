@@ -31,7 +31,7 @@ _NOISE = 0.03  # relative error of a measurement, next to which what a preset sa
 _REACH = 2.0  # how much wider than measured placements a balanced one may be for their fit to hold
 _HUNDRED = 100  # dims in a unit of comm_inputs
 NUM_COMM_INPUTS, _NEIGHBOURS = 6, 4  # inputs, and the first that is about neighbours
-_LINKS_ARE_SHARED = 0.9  # of the error without neighbours, below which theirs is kept
+_LINKS_ARE_SHARED, _ENOUGH = 0.9, 60  # of the error without neighbours, and measured devices, from which they count
 _RELUCTANCE = np.array([1, 3, 1, 3])  # to explain by number of peers what a constant explains as well
 _RIDGE = 1e-6  # decides between explanations that fit equally well, and nothing else
 _AHEAD = 1.5  # a curve is linear from the balanced width to this much of it
@@ -164,7 +164,7 @@ class ExchangeModel(nn.Module):
         equal = np.stack([np.ones_like(alone), *[alone] * (NUM_COMM_INPUTS - 1)], axis=1)  # [K, 6]
         inputs = comm_inputs(dims)[data.seen].double().numpy()  # [N, 6]
         trust = data.weight.sqrt() * _NOISE / (_NOISE + data.error)
-        weight = (trust / data.overall_ms[:, None])[data.seen].double().numpy()
+        weight, known = (trust / data.overall_ms[:, None])[data.seen].double().numpy(), trust[data.seen].square().sum()
         fitted = []
         for measured, own_ms in zip(data.phases_ms[data.seen][:, _COMM].double().numpy().T, alone_ms.T, strict=True):
             weights = np.concatenate([weight, _ALONE_WEIGHT / own_ms.clip(min=1e-6)])
@@ -173,7 +173,8 @@ class ExchangeModel(nn.Module):
             of_all, error = scipy.optimize.nnls(weighted, targets)
             of_devices, larger = scipy.optimize.nnls(weighted[:, :_NEIGHBOURS], targets)
             of_devices = np.pad(of_devices, (0, NUM_COMM_INPUTS - _NEIGHBOURS))
-            fitted.append(of_all if error < _LINKS_ARE_SHARED * larger else of_devices)
+            shared = known > _ENOUGH and error < _LINKS_ARE_SHARED * larger
+            fitted.append(of_all if shared else of_devices)
         self.fitted_ms = torch.tensor(np.array(fitted)).float()
 
     def weights_ms(self, shape: ExchangeShape, sum_dims: float) -> Float[Tensor, "2 6"]:
