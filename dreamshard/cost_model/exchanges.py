@@ -194,9 +194,8 @@ class ExchangeModel(nn.Module):
         if shape != tuple(self.fitted_to.tolist()):  # whose neighbours may share other links
             slopes[:, :2] += slopes[:, 3:]
             slopes[:, 3:] = 0
-        by_largest = torch.eye(NUM_COMM_INPUTS)[2, 1:]
-        shares = torch.where(slopes.sum(dim=1, keepdim=True) > 0, slopes, by_largest)
-        per_unit = torch.from_numpy(slope * self._unit_bytes)[:, None] * shares / shares.sum(dim=1, keepdim=True)
+        slopes[:, 1] += _RIDGE  # by the largest if the placements tell nothing
+        per_unit = torch.from_numpy(slope * self._unit_bytes)[:, None] * slopes / slopes.sum(dim=1, keepdim=True)
         return torch.cat([torch.from_numpy(here - slope * balanced)[:, None], per_unit], dim=1).float()
 
     def even_ms(self, shape: ExchangeShape, dims: Float[Tensor, " N"]) -> Float[Tensor, "N 2"]:

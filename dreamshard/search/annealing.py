@@ -345,14 +345,12 @@ def _change(
         pays = pays and state.used[touched[i]] <= search.limit[touched[i]]
     cost = energy = 0.0
     if pays:
-        slowest = widest = pair = 0.0
+        slowest = widest = 0.0
         for i in range(n):
-            d = touched[i]
-            widest = max(widest, state.sums[d, width])
-            pair = max(pair, state.sums[d, width] + state.sums[d - 1, width])
+            widest = max(widest, state.sums[touched[i], width])
         if is_spread:
             _settle_traffic(menu, state)
-        waits = _waits_ms(menu, state, widest, pair)
+        waits = _waits_ms(menu, state, widest, widest)
         for i in range(n - 1, -1, -1):
             d = touched[i]
             state.own_ms[d] = _own_ms(menu, state, d)
