@@ -39,7 +39,7 @@ ON_DEVICES, ON_ALL, ON_HOST = 0, 1, 2
 _HOT, _COLD = 5e-3, 1e-4  # first and last temperature, as shares of the start's cost
 _EVENNESS = 0.03  # share of a device that is as slow as the slowest at the start; of one 10 % faster a fifth of it
 _SLOWEST, _WIDEST = 0.45, 0.9  # cumulative shares of the changes that take a range off these devices
-_NEAR_SWAPS, _SWAPS, _QUICK = 0.3, 0.6, 0.8  # cumulative: swaps with like tables, other swaps, moves to faster devices
+_NEAR_SWAPS, _SWAPS = 0.3, 0.6  # cumulative shares of swaps with like tables, and with any; the others are moves
 _NEAR = 8  # tables of nearly the same width and cost, of which one is swapped for
 _STEPS = 8  # at most, from a range of a device to the one changed next
 _SPREAD_CHANGES = 8  # of so many as there are devices are tried, since each changes all devices
@@ -479,9 +479,6 @@ def _anneal(
                     other, second = _range_on(state, target, int(generator.random() * _STEPS))
                     if other < 0:
                         continue
-                elif way < _QUICK:  # the faster of two devices
-                    rival = int(generator.random() * num_devices)
-                    target = rival if state.own_ms[rival] < state.own_ms[target] else target
             if target == device or other == t:
                 continue
             removed, e = (2 if other >= 0 else 1), 0

@@ -5,8 +5,8 @@ others share. So each combination of sharding types that pays if devices could b
 starts, short annealing, then long annealing of the best start. A search that may do more runs the searches that may do
 less, so its result never costs more. Combinations that could not pay, even on perfectly even devices, are left out.
 
-Annealing lowers the slowest device's cost; whether its result or a start is taken is decided by the mean over the cost
-model's errors, which annealing makes more of.
+Annealing lowers the slowest device's cost. Among the cheapest results, the one of the least mean cost over the cost model's
+errors is taken, which is what a plan states.
 """
 
 import math
@@ -18,13 +18,11 @@ from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
-import torch
 
 from dreamshard.cost_model.compiled import Ints
-from dreamshard.costs import DeviceCosts
 from dreamshard.placement import ON_ONE_DEVICE, ON_ONE_HOST, SHARDING_TYPES, SPLIT_BY_COLUMNS, Placement, ShardingType
 from dreamshard.placer import NoPlacementError
-from dreamshard.search.annealing import ON_ALL, ON_DEVICES, Found, IsLate, Menu, anneal, never, priced, state_of
+from dreamshard.search.annealing import ON_ALL, ON_DEVICES, Found, IsLate, Menu, anneal, never, priced
 from dreamshard.search.costs import CostModel
 from dreamshard.search.options import ShardingOptions
 from dreamshard.search.packing import heuristic_starts, no_placement, packed, packed_columns
@@ -37,6 +35,7 @@ _MOST_CELLS = (
 )  # tables times devices, up to which combinations without split tables are searched, too, and
 # starts for tight memory are tried even if others fit
 _WORTH = 0.003  # share of the cost that further sharding types must save
+_NEARLY = 0.02  # above the least cost, up to which errors of the cost model may decide
 _TRIAL = 3  # of the changes of a search, one in so many for each of several starts
 _KEPT = 3  # starts that are annealed
 _HOPELESS = (0.15, 0.04)  # shares above the best cost so far, of a start, and after a short search
@@ -88,24 +87,25 @@ def search(
         if not violation(task, plan):
             return plan
         raise no_placement(task)
-    best, *others = sorted(results, key=lambda result: len(result.options.types))
-    for result in others:
-        if result.overall_ms < best.overall_ms * (1 - _WORTH):
-            best = result
-    both = {best.options.placement(best.found, joined=are_joined): None for are_joined in (False, True)}
-    if legal := [placement for placement in both if not violation(task, placement)]:
-        return min(legal, key=lambda placement: float(costs.predict(placement).overall_ms()))
+    best, best_ms = None, math.inf
+    for options, found in sorted(results, key=lambda result: len(result.options.types)):
+        for are_joined in (False, True) if found.cost_ms <= exploration.least_ms * (1 + _NEARLY) else ():
+            placement = options.placement(found, joined=are_joined)
+            overall_ms = float(costs.predict(placement).overall_ms())
+            if overall_ms < best_ms * (1 - _WORTH) and not violation(task, placement):
+                best, best_ms = placement, overall_ms
+    if best is not None:
+        return best
     raise NoPlacementError(
         f"found no placement of {task.name} that respects its constraints; loosen them, or give devices more memory"
     )
 
 
 class _Result(NamedTuple):
-    """The best placement by a combination of sharding types, and the mean of its cost over the cost model's errors."""
+    """The best placement by a combination of sharding types."""
 
     options: ShardingOptions
     found: Found
-    overall_ms: float
 
 
 @dataclass
@@ -148,11 +148,9 @@ class _Exploration:
 
     def _search(self, options: ShardingOptions, splits: Sequence[EvenSplit]) -> None:
         """Anneal the best starts, and keep the result."""
-        starts = self._starts(options, splits)
-        if starts:
-            improved = self._improved(options, starts)
-            found, overall_ms = _least_expected(options.menu, [*starts, improved], self.costs.spread)
-            self.results[options.types] = _Result(options, found, overall_ms)
+        if starts := self._starts(options, splits):
+            found = self._improved(options, starts)
+            self.results[options.types] = _Result(options, found)
             self.least_ms = min(self.least_ms, found.cost_ms)
 
     def _starts(self, options: ShardingOptions, splits: Sequence[EvenSplit]) -> list[Found]:
@@ -210,18 +208,6 @@ def _uses_all(options: ShardingOptions, option: Ints) -> bool:
     """Whether some options use a type of every family."""
     used = frozenset(SHARDING_TYPES[kind] for kind in np.unique(options.fields.kind[option]))
     return all(family & used for family in _FAMILIES if family & options.types)
-
-
-def _least_expected(menu: Menu, placed: Sequence[Found], spread: float) -> tuple[Found, float]:
-    """The one of the least mean cost over the cost model's errors: several devices about as slow cost more than one."""
-    if not spread:
-        best = min(placed, key=_cost)
-        return best, best.cost_ms
-    own_ms = torch.tensor(np.array([state_of(menu, state.option, state.place).own_ms for state in placed]))  # [N, D]
-    waits_ms = torch.tensor([state.cost_ms for state in placed]) - own_ms.amax(1)
-    costs = DeviceCosts((own_ms + waits_ms[:, None])[..., None] * torch.eye(4)[0], spread)
-    overall_ms = costs.overall_ms()
-    return placed[int(overall_ms.argmin())], float(overall_ms.min())
 
 
 def _even_splits(options: ShardingOptions) -> list[EvenSplit]:
