@@ -12,11 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from dreamshard.constraints import Constraints
 from dreamshard.costs import CostSample, DeviceCosts
-from dreamshard.placement import Placement, TableSharding
-from dreamshard.placer import NoPlacementError, Placer
 from dreamshard.plan import Plan, read_plan
-from dreamshard.tables import Tables
-from dreamshard.tasks import PlacementTask
+from dreamshard.tables import Placement, Tables, TableSharding
+from dreamshard.tasks import NoPlacementError, PlacementTask, Placer
 
 if TYPE_CHECKING:
     from dreamshard.planning import compare_plans, explain, load_placer, place, read_tables

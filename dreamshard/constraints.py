@@ -21,7 +21,7 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt
 
 from dreamshard.files import MOST_COLUMNS, MOST_MEMORY_GB, InputError, brief, did_you_mean, reading
-from dreamshard.placement import ON_ONE_DEVICE, SHARDING_TYPES, ShardingType
+from dreamshard.tables import ON_ONE_DEVICE, SHARDING_TYPES, ShardingType
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,8 +19,7 @@ from jaxtyping import Bool, Float, Int
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
-from dreamshard.placement import Placement
-from dreamshard.tables import Optimizer, Precision
+from dreamshard.tables import Optimizer, Placement, Precision
 from dreamshard.tasks import PlacementTask, Shards
 
 PHASES = ("forward_compute", "forward_comm", "backward_comm", "backward_compute")

@@ -16,10 +16,9 @@ from numpy.typing import ArrayLike
 
 from dreamshard.cost_model import mean_relative_error
 from dreamshard.costs import PHASES, CostSample, DeviceCosts
-from dreamshard.placement import SHARDING_TYPES, Placement
-from dreamshard.placer import NoPlacementError, Placer
 from dreamshard.search.packing import HEURISTICS
-from dreamshard.tasks import PlacementTask, Shards, violation
+from dreamshard.tables import SHARDING_TYPES, Placement
+from dreamshard.tasks import NoPlacementError, PlacementTask, Placer, Shards, violation
 from dreamshard.testbeds.rounds import RoundLimits, least, measure_in_rounds
 
 REFERENCE_EVERY = 5

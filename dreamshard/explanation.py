@@ -15,18 +15,19 @@ from torch import Tensor
 
 from dreamshard.costs import PHASES
 from dreamshard.hardware.links import VECTOR_BYTES
-from dreamshard.placement import (
+from dreamshard.search import SearchingPlacer
+from dreamshard.search.costs import changed_ms
+from dreamshard.tables import (
+    DEFAULT_BATCH,
     ON_EVERY_DEVICE,
     ON_ONE_HOST,
     SPLIT_BY_COLUMNS,
     Placement,
     TableSharding,
+    block_shares,
     even_columns,
     most_ranges,
 )
-from dreamshard.search import SearchingPlacer
-from dreamshard.search.costs import changed_ms
-from dreamshard.tables import DEFAULT_BATCH, block_shares
 from dreamshard.tasks import PlacementTask, Shards, allowed_devices
 
 HOT_SHARE = 0.7

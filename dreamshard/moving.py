@@ -17,12 +17,12 @@ from torch import Tensor
 
 from dreamshard.constraints import UNCONSTRAINED
 from dreamshard.files import first_line
-from dreamshard.placement import ON_ONE_DEVICE, ON_ONE_HOST, Placement, ShardingType, TableSharding
 from dreamshard.plan import Plan
 from dreamshard.search import SearchingPlacer
 from dreamshard.search.annealing import ON_ALL, ON_HOST, Found, anneal, priced
 from dreamshard.search.options import ShardingOptions
 from dreamshard.search.search import default_moves
+from dreamshard.tables import ON_ONE_DEVICE, ON_ONE_HOST, Placement, ShardingType, TableSharding
 from dreamshard.tasks import PlacementTask, Shards, allowed_devices, violation
 
 Range = tuple[int, int]

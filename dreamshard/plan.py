@@ -16,8 +16,7 @@ from upath import UPath
 
 from dreamshard.costs import Difference, MeasuredOn
 from dreamshard.files import MOST_COLUMNS, MOST_DEVICES, MOST_ROWS, reading
-from dreamshard.placement import Placement, TableSharding
-from dreamshard.tables import Tables
+from dreamshard.tables import Placement, Tables, TableSharding
 from dreamshard.tasks import PlacementTask
 
 Name = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]*$")]

@@ -16,12 +16,10 @@ from dreamshard.costs import PHASES, DeviceCosts, Difference
 from dreamshard.explanation import Explanation
 from dreamshard.files import did_you_mean
 from dreamshard.hardware.accelerator import PRESETS, hardware, is_hardware_file
-from dreamshard.placement import ON_ONE_HOST, Placement
-from dreamshard.placer import NoPlacementError, Placer
 from dreamshard.plan import Plan, PlannedTable, Predicted
 from dreamshard.search import RooflinePlacer, SearchingPlacer
-from dreamshard.tables import Tables
-from dreamshard.tasks import PlacementTask, Shards, violation
+from dreamshard.tables import ON_ONE_HOST, Placement, Tables
+from dreamshard.tasks import NoPlacementError, PlacementTask, Placer, Shards, violation
 from dreamshard.workloads import ModelTables, bundled_lists, check_records, list_tables, model_tables
 
 REGISTRIES = "dreamshard.placers"

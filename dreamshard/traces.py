@@ -40,9 +40,9 @@ from dreamshard.costs import PHASES, TRACED, CostSample, DeviceCosts
 from dreamshard.files import InputError, reading, shown
 from dreamshard.hardware.accelerator import AcceleratorSpec
 from dreamshard.hardware.roofline import sharding_costs
-from dreamshard.placement import Placement
 from dreamshard.policy.mdp import PolicyNetwork
 from dreamshard.search import DreamShardPlacer
+from dreamshard.tables import Placement
 from dreamshard.tasks import PlacementTask, Shards, violation
 
 _EXCHANGED = "(?i:all2all|alltoall|reduce_?scatter)"

@@ -16,12 +16,11 @@ from dreamshard.evaluation import (
     mean_error,
     placement_identity,
 )
-from dreamshard.placement import Placement
-from dreamshard.placer import Placer
 from dreamshard.plan import CurrentPlan, Plan, read_plan
 from dreamshard.search import DreamShardPlacer
 from dreamshard.search.packing import RandomPlacer
-from dreamshard.tasks import PlacementTask
+from dreamshard.tables import Placement
+from dreamshard.tasks import PlacementTask, Placer
 from dreamshard.testbeds.rounds import UNSTEADY, Steadiness
 from flows.forms.form import deployed
 from flows.forms.options import CompareOptions, EvaluateOptions

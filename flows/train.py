@@ -16,7 +16,7 @@ from prefect import get_run_logger
 
 from dreamshard.cost_model.exchanges import ExchangeShape, exchanges_for
 from dreamshard.costs import CostSample, Exchange, ExchangeSample, is_simulated, library_versions
-from dreamshard.placement import Placement
+from dreamshard.tables import Placement
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.rounds import measure_in_rounds
 from dreamshard.training import TRAINING_ALGORITHMS

@@ -177,8 +177,7 @@ def phases_ms(law: DeviceLaw, load: Floats, result: Floats) -> None:
         return
     result[0], result[1] = compute_phases_ms(law, load)
     width = load[law.width]
-    per_width = law.own_ms + law.pair_ms
-    result[2] = 0.5 * (law.fixed_ms + per_width * width + curve_ms(law.curves, ALL_TO_ALL, width))
+    result[2] = 0.5 * (law.fixed_ms + (law.own_ms + law.pair_ms) * width + curve_ms(law.curves, ALL_TO_ALL, width))
 
 
 @jit

@@ -31,8 +31,7 @@ from dreamshard.cost_model.compiled import PAPER, DeviceLaw, PaperLaw
 from dreamshard.costs import PHASES, CostSample, DeviceCosts, MeasuredOn
 from dreamshard.hardware.accelerator import hardware, preset_of
 from dreamshard.hardware.roofline import FIRST_BYTES, LOOKUPS_OF_BIN, figures_of, kernels_s, placed_loads
-from dreamshard.placement import Placement
-from dreamshard.tables import NUM_BINS, Tables
+from dreamshard.tables import NUM_BINS, Placement, Tables
 from dreamshard.tasks import PlacementTask, Shards
 
 NUM_PAPER_FEATURES = 4 + NUM_BINS

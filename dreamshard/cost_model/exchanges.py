@@ -171,10 +171,8 @@ class ExchangeModel(nn.Module):
             targets = np.concatenate([measured, own_ms]) * weights
             weighted = np.concatenate([inputs, equal]) * weights[:, None]
             of_all, error = scipy.optimize.nnls(weighted, targets)
-            of_devices, larger = scipy.optimize.nnls(weighted[:, :_NEIGHBOURS], targets)
-            of_devices = np.pad(of_devices, (0, NUM_COMM_INPUTS - _NEIGHBOURS))
-            shared = known > _ENOUGH and error < _LINKS_ARE_SHARED * larger
-            fitted.append(of_all if shared else of_devices)
+            of_devices, larger = scipy.optimize.nnls(weighted * (np.arange(NUM_COMM_INPUTS) < _NEIGHBOURS), targets)
+            fitted.append(of_all if known > _ENOUGH and error < _LINKS_ARE_SHARED * larger else of_devices)
         self.fitted_ms = torch.tensor(np.array(fitted)).float()
 
     def weights_ms(self, shape: ExchangeShape, sum_dims: float) -> Float[Tensor, "2 6"]:

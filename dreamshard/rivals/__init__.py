@@ -3,7 +3,7 @@
 from importlib.util import find_spec
 
 from dreamshard.hardware.accelerator import AcceleratorSpec
-from dreamshard.placer import Placer
+from dreamshard.tasks import Placer
 
 RIVALS = ("torchrec_planner", "torchrec_planner_columns")
 

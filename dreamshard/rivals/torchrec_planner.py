@@ -38,10 +38,8 @@ from torchrec.types import DataType
 
 from dreamshard.files import gib
 from dreamshard.hardware.accelerator import AcceleratorSpec
-from dreamshard.placement import ON_ONE_DEVICE, Placement
-from dreamshard.placer import NoPlacementError
-from dreamshard.tables import padded_dim
-from dreamshard.tasks import PlacementTask
+from dreamshard.tables import ON_ONE_DEVICE, Placement, padded_dim
+from dreamshard.tasks import NoPlacementError, PlacementTask
 from dreamshard.torchrec.plans import CACHED, current_plan, shards_of
 
 

@@ -44,8 +44,7 @@ from dreamshard.costs import DeviceCosts
 from dreamshard.hardware.accelerator import AcceleratorSpec
 from dreamshard.hardware.links import VECTOR_BYTES, collectives_s
 from dreamshard.hardware.roofline import DIM, figures_of, operators_s, placed_loads, require_host_link
-from dreamshard.placement import ON_ONE_DEVICE, Placement, TableSharding
-from dreamshard.tables import DEFAULT_BATCH
+from dreamshard.tables import DEFAULT_BATCH, ON_ONE_DEVICE, Placement, TableSharding
 from dreamshard.tasks import PlacementTask, Shards
 
 _AT_ONCE = 2**22  # numbers of the loads of changed placements that are in memory at once

@@ -10,24 +10,24 @@ import torch
 from numpy.typing import NDArray
 
 from dreamshard.cost_model.compiled import DeviceLaw, Floats, Ints, first_ms
-from dreamshard.placement import (
+from dreamshard.search.annealing import ON_ALL, ON_DEVICES, ON_HOST, Found, Menu
+from dreamshard.search.costs import CostModel
+from dreamshard.search.packing import Mask, PlacementLimits
+from dreamshard.tables import (
+    DIM_MULTIPLE,
     ON_EVERY_DEVICE,
     ON_ONE_DEVICE,
     ON_ONE_HOST,
     SHARDING_TYPES,
     SPLIT_BY_COLUMNS,
+    WIDEST_SHARD,
     Columns,
     Placement,
     ShardingType,
     TableSharding,
     most_ranges,
 )
-from dreamshard.placer import NoPlacementError
-from dreamshard.search.annealing import ON_ALL, ON_DEVICES, ON_HOST, Found, Menu
-from dreamshard.search.costs import CostModel
-from dreamshard.search.packing import Mask, PlacementLimits
-from dreamshard.tables import DIM_MULTIPLE, WIDEST_SHARD
-from dreamshard.tasks import PlacementTask, Shards
+from dreamshard.tasks import NoPlacementError, PlacementTask, Shards
 
 _RANGES = (2, 3, 4, 6, 8, 12, 16, 24, 32)
 _GRIDS = (2, 4)  # ranges of columns, each on a host; and as many as there may be

@@ -22,10 +22,8 @@ from torch import Tensor
 
 from dreamshard.cost_model.compiled import Floats, Ints, Mask as Mask, jit
 from dreamshard.files import digest, gib
-from dreamshard.placement import Columns, Placement, TableSharding, even_columns, most_ranges
-from dreamshard.placer import NoPlacementError, OrderedPlacer
-from dreamshard.tables import DIM_MULTIPLE, WIDEST_SHARD
-from dreamshard.tasks import PlacementTask, Shards, allowed_devices
+from dreamshard.tables import DIM_MULTIPLE, WIDEST_SHARD, Columns, Placement, TableSharding, even_columns, most_ranges
+from dreamshard.tasks import NoPlacementError, OrderedPlacer, PlacementTask, Shards, allowed_devices
 
 _NODES = 1_000  # of branch and bound; small tasks need fewer than ten
 _MOST_CELLS = 8_192  # items x devices; more would take minutes, and many items leave no need for it

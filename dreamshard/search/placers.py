@@ -20,8 +20,6 @@ from dreamshard.cost_model.cost_network import COMPUTE, CostNetwork, Normaliser
 from dreamshard.cost_model.structured import StructuredCostNetwork
 from dreamshard.costs import DeviceCosts, Difference, MeasuredOn
 from dreamshard.hardware.accelerator import AcceleratorSpec
-from dreamshard.placement import ON_ONE_HOST, Placement
-from dreamshard.placer import NoPlacementError, OrderedPlacer, Placer
 from dreamshard.plan import compare_costs
 from dreamshard.policy.mdp import Episode, PolicyNetwork, rollout
 from dreamshard.search.costs import CostModel, NetworkCosts, RooflineCosts
@@ -29,8 +27,8 @@ from dreamshard.search.options import ShardingOptions
 from dreamshard.search.packing import packed
 from dreamshard.search.search import default_moves, search
 from dreamshard.search.starting import greedy
-from dreamshard.tables import DEFAULT_BATCH, Tables
-from dreamshard.tasks import PlacementTask, violation
+from dreamshard.tables import DEFAULT_BATCH, ON_ONE_HOST, Placement, Tables
+from dreamshard.tasks import NoPlacementError, OrderedPlacer, PlacementTask, Placer, violation
 
 MOVES_PER_MS = 1_000
 """Changes that an idle core tries in a millisecond; a budget of time stands for as many, whatever the machine."""

@@ -15,19 +15,17 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import combinations, product
 from operator import attrgetter
-from typing import NamedTuple
 
 import numpy as np
 
 from dreamshard.cost_model.compiled import Ints
-from dreamshard.placement import ON_ONE_DEVICE, ON_ONE_HOST, SHARDING_TYPES, SPLIT_BY_COLUMNS, Placement, ShardingType
-from dreamshard.placer import NoPlacementError
 from dreamshard.search.annealing import ON_ALL, ON_DEVICES, Found, IsLate, Menu, anneal, never, priced
 from dreamshard.search.costs import CostModel
 from dreamshard.search.options import ShardingOptions
 from dreamshard.search.packing import heuristic_starts, no_placement, packed, packed_columns
 from dreamshard.search.starting import ANYTHING, EvenSplit, Target, balanced, greedy, split_evenly
-from dreamshard.tasks import PlacementTask, violation
+from dreamshard.tables import ON_ONE_DEVICE, ON_ONE_HOST, SHARDING_TYPES, SPLIT_BY_COLUMNS, Placement, ShardingType
+from dreamshard.tasks import NoPlacementError, PlacementTask, violation
 
 _MOST_CELLS = (
     20_000,
@@ -74,21 +72,18 @@ def search(
     Raises:
         NoPlacementError: nothing fits the devices' memory, or the constraints cannot be met.
     """
-    results = list[_Result]()
+    exploration = _Exploration(task, costs, moves, is_late)
     for caching in (False, True) if task.constraints.caching else (False,):
-        if not results:
-            every = ShardingOptions.of(task, costs, columns=columns, caching=caching)
-            exploration = _Exploration(task, costs, moves, is_late)
-            exploration.explore(every)
-            results += exploration.results.values()
-    if not results:
+        if not exploration.results:
+            exploration.explore(ShardingOptions.of(task, costs, columns=columns, caching=caching))
+    if not exploration.results:
         by_columns = "column_wise" in task.constraints.all_sharding_types
         plan = packed_columns(task) if by_columns else Placement.whole(packed(task), task.num_devices)
         if not violation(task, plan):
             return plan
         raise no_placement(task)
     best, best_ms = None, math.inf
-    for options, found in sorted(results, key=lambda result: len(result.options.types)):
+    for options, found in sorted(exploration.results.values(), key=lambda result: len(result[0].types)):
         for are_joined in (False, True) if found.cost_ms <= exploration.least_ms * (1 + _NEARLY) else ():
             placement = options.placement(found, joined=are_joined)
             overall_ms = float(costs.predict(placement).overall_ms())
@@ -101,19 +96,12 @@ def search(
     )
 
 
-class _Result(NamedTuple):
-    """The best placement by a combination of sharding types."""
-
-    options: ShardingOptions
-    found: Found
-
-
 @dataclass
 class _Exploration:
     """Searches of one task, by the sharding types that each may use.
 
     Attributes:
-        results: of the combinations that were searched and fit.
+        results: options and the best placement of the combinations that were searched and fit.
         least_ms: cost of the best of them.
     """
 
@@ -121,7 +109,7 @@ class _Exploration:
     costs: CostModel
     moves: int
     is_late: IsLate
-    results: dict[Types, _Result] = field(default_factory=dict)
+    results: dict[Types, tuple[ShardingOptions, Found]] = field(default_factory=dict)
     least_ms: float = np.inf
 
     @property
@@ -150,7 +138,7 @@ class _Exploration:
         """Anneal the best starts, and keep the result."""
         if starts := self._starts(options, splits):
             found = self._improved(options, starts)
-            self.results[options.types] = _Result(options, found)
+            self.results[options.types] = options, found
             self.least_ms = min(self.least_ms, found.cost_ms)
 
     def _starts(self, options: ShardingOptions, splits: Sequence[EvenSplit]) -> list[Found]:
@@ -171,8 +159,9 @@ class _Exploration:
             heuristic = [priced(options.menu, *options.whole(device.numpy())) for device in heuristic_starts(self.task)]
             starts += sorted((each for each in heuristic if each is not None), key=_cost)[:1]
         starts = sorted(starts, key=_cost)[:_KEPT]
-        others = [self.results[each] for each in _simpler(types) if each in self.results]
-        starts += [start for other in others for start in options.translated(other.options, other.found)]
+        simpler = [types - {single} for whole, single in (ON_ONE_DEVICE, ON_ONE_HOST) if {whole, single} <= types]
+        others = [self.results[each] for each in simpler if each in self.results]
+        starts += [start for other in others for start in options.translated(*other)]
         if not starts or (self.cells <= _MOST_CELLS[1] and _is_tight(options)):
             starts += _tight_starts(self.task, options, self.is_late)
         return starts
@@ -196,17 +185,12 @@ class _Exploration:
 
 
 def _is_tight(options: ShardingOptions) -> bool:
-    return bool(int(options.task.table_bytes.sum()) > _TIGHT * options.menu.capacity.sum())
-
-
-def _simpler(types: Types) -> list[Types]:
-    """The types without those that split tables which may be whole."""
-    return [types - {single} for whole, single in (ON_ONE_DEVICE, ON_ONE_HOST) if {whole, single} <= types]
+    return int(options.task.table_bytes.sum()) > _TIGHT * int(options.menu.capacity.sum())
 
 
 def _uses_all(options: ShardingOptions, option: Ints) -> bool:
     """Whether some options use a type of every family."""
-    used = frozenset(SHARDING_TYPES[kind] for kind in np.unique(options.fields.kind[option]))
+    used = {SHARDING_TYPES[kind] for kind in options.fields.kind[option]}
     return all(family & used for family in _FAMILIES if family & options.types)
 
 

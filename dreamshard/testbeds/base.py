@@ -6,7 +6,7 @@ from typing import Literal, Protocol, runtime_checkable
 
 from dreamshard.costs import CostSample, Exchange, ExchangeSample
 from dreamshard.hardware.accelerator import AcceleratorSpec
-from dreamshard.placement import Placement
+from dreamshard.tables import Placement
 from dreamshard.tasks import PlacementTask, Shards, violation
 from dreamshard.workloads import LookupSource
 

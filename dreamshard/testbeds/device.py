@@ -26,7 +26,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from dreamshard.costs import PHASES, CostSample, DeviceCosts, Infeasible, library_versions
-from dreamshard.placement import Placement
+from dreamshard.tables import Placement
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.base import DeviceType, Testbed, TestbedSetup
 from dreamshard.workloads.lookups import Lookups, check_indices

@@ -13,7 +13,7 @@ from dreamshard.costs import SIMULATED, CostSample, DeviceCosts, Exchange, Excha
 from dreamshard.hardware.accelerator import AcceleratorSpec, preset_of
 from dreamshard.hardware.links import collective_s
 from dreamshard.hardware.roofline import exchanges_s, sharding_costs
-from dreamshard.placement import Placement
+from dreamshard.tables import Placement
 from dreamshard.tasks import PlacementTask, Shards
 from dreamshard.testbeds.base import Capacity, DeviceType, MeasurementError, Testbed, TestbedSetup, check_placement
 from dreamshard.testbeds.device import Device, DeviceTestbed, Floats, device_model, machine_memory_bytes

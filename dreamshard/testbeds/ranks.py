@@ -33,7 +33,7 @@ from torch.distributed import PrefixStore, Store, TCPStore, rendezvous  # type: 
 from torch.multiprocessing import get_context
 
 from dreamshard.costs import Exchange
-from dreamshard.placement import ON_ONE_HOST
+from dreamshard.tables import ON_ONE_HOST
 from dreamshard.tasks import Shards
 from dreamshard.testbeds.base import DeviceType, TestbedSetup
 from dreamshard.testbeds.device import Device, device_model

@@ -23,8 +23,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dreamshard.costs import Exchange, Infeasible
-from dreamshard.placement import ON_ONE_DEVICE, ON_ONE_HOST, SHARDING_TYPES, ShardingType
-from dreamshard.tables import Optimizer, Precision
+from dreamshard.tables import ON_ONE_DEVICE, ON_ONE_HOST, SHARDING_TYPES, Optimizer, Precision, ShardingType
 from dreamshard.tasks import Activations, Shards
 from dreamshard.testbeds.device import INT32_LIMIT, Device, Floats
 from dreamshard.workloads import Lookups

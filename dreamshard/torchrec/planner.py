@@ -44,13 +44,11 @@ from torchrec.types import DataType
 from dreamshard.constraints import UNCONSTRAINED, Constraints
 from dreamshard.files import gib, shown
 from dreamshard.hardware.accelerator import preset_of
-from dreamshard.placement import SHARDING_TYPES, Placement
-from dreamshard.placer import NoPlacementError, Placer
 from dreamshard.planning import placer_of
 from dreamshard.search import RooflinePlacer, SearchingPlacer
 from dreamshard.search.costs import RooflineCosts
-from dreamshard.tables import ModelTable, Tables
-from dreamshard.tasks import Activations, PlacementTask, Shards, violation
+from dreamshard.tables import SHARDING_TYPES, ModelTable, Placement, Tables
+from dreamshard.tasks import Activations, NoPlacementError, PlacementTask, Placer, Shards, violation
 from dreamshard.torchrec.models import Sharders, discover
 from dreamshard.torchrec.plans import CACHED, check_given, narrowed, per_feature, sharding_options, shards_of
 from dreamshard.workloads import ModelTables, model_tables

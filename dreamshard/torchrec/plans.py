@@ -31,17 +31,20 @@ from torchrec.modules.hash_mc_modules import HashZchManagedCollisionModule
 
 from dreamshard.constraints import Constraints
 from dreamshard.files import MOST_COLUMNS, MOST_DEVICES, MOST_ROWS, InputError, reading, shown
-from dreamshard.placement import (
+from dreamshard.plan import Plan, PlannedTable, read_plan
+from dreamshard.tables import (
+    DIM_MULTIPLE,
     ON_EVERY_DEVICE,
     ON_ONE_DEVICE,
     ON_ONE_HOST,
     SHARDING_TYPES,
     SPLIT_BY_COLUMNS,
+    ModelTable,
     Placement,
     ShardingType,
+    Tables,
+    padded_dim,
 )
-from dreamshard.plan import Plan, PlannedTable, read_plan
-from dreamshard.tables import DIM_MULTIPLE, ModelTable, Tables, padded_dim
 from dreamshard.tasks import PlacementTask, Shards
 from dreamshard.torchrec.models import Sharders, class_name, discover
 from dreamshard.workloads.table_list import model_tables

@@ -33,13 +33,11 @@ from dreamshard.cost_model import (
 )
 from dreamshard.costs import CostSample, ExchangeSample, MeasuredOn, feasible
 from dreamshard.files import gib, reading, replacing
-from dreamshard.placement import Placement
-from dreamshard.placer import NoPlacementError
 from dreamshard.policy import mdp
 from dreamshard.policy.mdp import Episode, PolicyNetwork, UpdateFigures
 from dreamshard.search import DreamShardPlacer
-from dreamshard.tables import Tables
-from dreamshard.tasks import PlacementTask, violation
+from dreamshard.tables import Placement, Tables
+from dreamshard.tasks import NoPlacementError, PlacementTask, violation
 from dreamshard.testbeds.base import Testbed
 from dreamshard.training import autoshard
 from dreamshard.training.autoshard import AutoShardPlacer, AutoShardPolicy, ComputeCostNetwork

@@ -19,11 +19,10 @@ from torch import Tensor, nn
 from dreamshard.cost_model import CostData, CostNetwork, Normaliser, TableNetwork, gradient_step, mlp
 from dreamshard.cost_model.compiled import DeviceLaw
 from dreamshard.cost_model.cost_network import COMPUTE, LATENT, heads_law
-from dreamshard.placement import Placement
-from dreamshard.placer import OrderedPlacer
 from dreamshard.policy.mdp import Episode, UpdateFigures, legal_devices, masked
 from dreamshard.search.packing import packed
-from dreamshard.tasks import PlacementTask, violation
+from dreamshard.tables import Placement
+from dreamshard.tasks import OrderedPlacer, PlacementTask, violation
 
 DEVICE_INPUTS = 2
 """Of a device, besides its tables: its predicted compute and its memory in use."""

@@ -11,8 +11,7 @@ import torch
 
 from dreamshard.costs import CostSample
 from dreamshard.files import without_passwords
-from dreamshard.placement import Placement
-from dreamshard.tables import concatenate
+from dreamshard.tables import Placement, concatenate
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds import MeasurementError, TestbedSetup, open_testbed
 from dreamshard.testbeds.rounds import RoundCost, Steadiness

@@ -14,8 +14,7 @@ from dreamshard.costs import PHASES
 from dreamshard.explanation import Alternative, DeviceReason, TableReason, explain as explained
 from dreamshard.files import gib
 from dreamshard.hardware.accelerator import hardware as hardware_of
-from dreamshard.placement import ON_ONE_HOST, TableSharding
-from dreamshard.tables import DEFAULT_BATCH
+from dreamshard.tables import DEFAULT_BATCH, ON_ONE_HOST, TableSharding
 from flows.cli import terminal
 from flows.cli.command import Fields, Json, Positive, command, open_home
 from flows.forms.options import LearnOptions, PlaceOptions, PlanOptions, WhatIfOptions

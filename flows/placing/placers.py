@@ -6,11 +6,10 @@ from pathlib import Path
 
 from dreamshard.costs import MeasuredOn, is_named, is_simulated
 from dreamshard.hardware.accelerator import AcceleratorSpec, preset_of
-from dreamshard.placer import Placer
 from dreamshard.planning import load_placer
 from dreamshard.rivals import RIVALS
 from dreamshard.search import DreamShardPlacer, RooflinePlacer, SearchingPlacer
-from dreamshard.tasks import PlacementTask
+from dreamshard.tasks import PlacementTask, Placer
 from flows.rules.contestants import NAMES, placer_called
 from storage.mlflow_store import registry
 from storage.mlflow_store.registry import Version

@@ -13,9 +13,8 @@ from jinja2 import Environment
 from dreamshard.costs import PHASES
 from dreamshard.explanation import table_shares
 from dreamshard.files import gib, shown
-from dreamshard.placement import ON_ONE_HOST, Placement, TableSharding
 from dreamshard.search import SearchingPlacer
-from dreamshard.tables import Tables
+from dreamshard.tables import ON_ONE_HOST, Placement, Tables, TableSharding
 from dreamshard.tasks import PlacementTask
 from flows.placing.request import Placed, unmeasured_sentence
 

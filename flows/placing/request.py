@@ -12,13 +12,11 @@ from dreamshard.explanation import HOT_SHARE, uneven_ms
 from dreamshard.files import gib, reading, shown
 from dreamshard.hardware.accelerator import PRESETS, AcceleratorSpec, hardware as hardware_of
 from dreamshard.moving import Current, MovePrice, Point, Step, Weighed, moved_bytes, rename_devices, steps, weigh
-from dreamshard.placement import SHARDING_TYPES, Placement
-from dreamshard.placer import NoPlacementError
 from dreamshard.plan import Plan, parse_plan, read_plan
 from dreamshard.planning import legal_placement, make_plan
 from dreamshard.search import SearchingPlacer
-from dreamshard.tables import Tables
-from dreamshard.tasks import PlacementTask, Shards
+from dreamshard.tables import SHARDING_TYPES, Placement, Tables
+from dreamshard.tasks import NoPlacementError, PlacementTask, Shards
 from dreamshard.testbeds.base import TABLES_SHARE
 from dreamshard.workloads import ModelTables, known_as
 from flows.forms.options import PlaceOptions

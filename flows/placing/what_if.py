@@ -8,8 +8,8 @@ import torch
 from dreamshard.costs import PHASES
 from dreamshard.hardware.accelerator import AcceleratorSpec
 from dreamshard.hardware.links import collective_s
-from dreamshard.placer import NoPlacementError
 from dreamshard.tables import DEFAULT_BATCH
+from dreamshard.tasks import NoPlacementError
 from dreamshard.workloads import ModelTables
 from flows.forms.options import PlaceOptions, WhatIfOptions
 from flows.placing import request

@@ -9,14 +9,12 @@ import torch
 
 from dreamshard.files import gib
 from dreamshard.hardware.accelerator import AcceleratorSpec
-from dreamshard.placement import Placement
-from dreamshard.placer import Placer
 from dreamshard.recipes import Recipe
 from dreamshard.rivals import RIVALS, installed_rivals, rival
 from dreamshard.search import MOVES_PER_MS, PARTS, DreamShardPlacer, part_of
 from dreamshard.search.packing import baselines
-from dreamshard.tables import Tables
-from dreamshard.tasks import PlacementTask
+from dreamshard.tables import Placement, Tables
+from dreamshard.tasks import PlacementTask, Placer
 from dreamshard.training import TrainedPlacer
 from storage.mlflow_store import registry
 from storage.mlflow_store.registry import Version

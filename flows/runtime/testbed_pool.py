@@ -13,8 +13,8 @@ from prefect.utilities.timeout import timeout
 
 from dreamshard.costs import SIMULATED, CostSample
 from dreamshard.files import gib
-from dreamshard.placement import Placement
 from dreamshard.recipes import Recipe, batch_size_of
+from dreamshard.tables import Placement
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds import open_testbed
 from dreamshard.testbeds.base import Capacity, MeasurementError, Testbed, TestbedSetup

@@ -19,8 +19,7 @@ import duckdb
 
 from dreamshard.files import replacing
 from storage.filesystem import AnyPath, list_files
-from storage.lake.compaction import compact, parts
-from storage.lake.parquet_files import DECLARED, datasets
+from storage.lake.parquet_files import DECLARED, compact, datasets, parts
 from storage.settings import Settings
 
 _DEFINED = Path(__file__).with_name("views.sql").read_text(encoding="utf-8")

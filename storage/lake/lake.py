@@ -195,8 +195,10 @@ class Lake:
         path = self._tasks_path(dataset_version, split, task_set)
         if not path.exists():
             same = {"dataset_version": dataset_version, "split": split, "task_set": task_set, "seed": seed}
-            same |= {"created_at": rows.now()}
-            write_rows(path, "tasks", [same | row | {"position": i} for i, row in enumerate(content)])
+            when = rows.now()
+            write_rows(
+                path, "tasks", [{**same, **row, "created_at": when, "position": i} for i, row in enumerate(content)]
+            )
         return task_set
 
     def read_tasks(self, dataset_version: str, split: str, key: str) -> list[PlacementTask]:

@@ -1,6 +1,17 @@
-"""Parquet files: the columns of each dataset, files that appear completely or not at all, an error if one cannot be read."""
+"""Parquet files: the columns of each dataset, files that appear completely or not at all, an error if one cannot be read.
 
+Fewer files for queries to open: a compacted file repeats the rows of many small ones.
+
+    compacted/<dataset>/<content>.parquet    rows of 64 files or more, with the columns of their folders
+
+The files stay, and everything but queries reads them, so a killed writer or a removed compacted file loses nothing. A
+compacted file lists its sources with their sizes and times. It counts only while all of them are unchanged and in no other
+one, as two hosts may compact at once; otherwise queries read the sources until `compact` replaces it.
+"""
+
+import json
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -10,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dreamshard.files import json_digest
-from storage.filesystem import AnyPath, read_files, writing
+from storage.filesystem import AnyPath, FileInfo, list_file_infos, list_files, read_files, remove, writing
 
 DECLARED = Path(__file__).with_name("datasets.sql").read_text(encoding="utf-8")
 """Creates an empty table with the columns of each dataset, in the schema `empty`."""
@@ -103,3 +114,37 @@ def hive_values(file: AnyPath) -> dict[str, str]:
 def content_id(content: Any) -> str:
     """Sixteen hexadecimal digits that identify anything JSON can hold."""
     return json_digest(content, sort_keys=True, separators=(",", ":"))
+
+
+_FEWEST = 64  # sources of a compacted file
+_SMALL_BYTES = 2**18  # larger files take longer to read than to open
+
+
+def parts(root: AnyPath, dataset: str) -> tuple[list[AnyPath], dict[str, FileInfo]]:
+    """Compacted files that count, and the dataset's files that they do not repeat, by path, size and time."""
+    others = {
+        f"{str(info.path).removeprefix(str(root))} {info.size_bytes} {info.modified}": info
+        for info in list_file_infos(root / dataset, "**/*.parquet")
+    }
+    counted = []
+    for path in list_files(root / "compacted" / dataset, "*.parquet"):
+        with suppress(FileNotFoundError, pa.ArrowInvalid), path.open("rb") as file:  # removed since, or damaged
+            sources = json.loads(pq.read_schema(file).metadata[b"sources"])
+            if others.keys() >= set(sources):
+                counted.append(path)
+                for source in sources:
+                    del others[source]
+    return counted, others
+
+
+def compact(root: AnyPath) -> None:
+    """Compact the small files of each dataset, once there are enough, and remove compacted files that do not count."""
+    for dataset, schema in datasets().items():
+        counted, others = parts(root, dataset)
+        remove(path for path in list_files(root / "compacted" / dataset, "*.parquet") if path not in counted)
+        sources = [source for source, info in others.items() if info.size_bytes < _SMALL_BYTES]
+        if len(sources) >= _FEWEST:
+            tables = [schema.empty_table(), *read_parquet_files([others[source].path for source in sources])]
+            rows = pa.concat_tables(tables, promote_options="default").select(schema.names)
+            target = root / "compacted" / dataset / f"{content_id(sources)}.parquet"
+            write_parquet(target, rows.replace_schema_metadata({"sources": json.dumps(sources)}))

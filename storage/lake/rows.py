@@ -11,8 +11,7 @@ import pyarrow as pa
 import torch
 
 from dreamshard.costs import PHASES, TRACED, CostSample, DeviceCosts, Exchange, ExchangeSample, Infeasible
-from dreamshard.placement import Placement
-from dreamshard.tables import NUM_BINS, Tables, block_shares
+from dreamshard.tables import NUM_BINS, Placement, Tables, block_shares
 from dreamshard.tasks import PlacementTask, Shards
 from dreamshard.workloads import dataset_version
 from storage.lake.parquet_files import content_id, datasets

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from dreamshard.placement import Placement
+from dreamshard.tables import Placement
 from dreamshard.training import TRAINING_ALGORITHMS, TrainedPlacer, TrainingState, load_state
 from storage.filesystem import AnyPath, list_files, read_json, remove, write_json, writing
 from storage.run_records import trainings

@@ -20,12 +20,11 @@ from dreamshard.cost_model.exchanges import designed_exchanges
 from dreamshard.hardware.accelerator import PRESETS
 from dreamshard.hardware.roofline import sharding_costs
 from dreamshard.moving import Current, MovePrice, weigh
-from dreamshard.placement import ON_ONE_DEVICE, SHARDING_TYPES, Placement
 from dreamshard.planning import make_plan
 from dreamshard.policy.mdp import Episode, rollout
 from dreamshard.search import DreamShardPlacer, GreedyCostPlacer, RooflinePlacer
 from dreamshard.search.packing import HEURISTICS, baselines
-from dreamshard.tables import Tables
+from dreamshard.tables import ON_ONE_DEVICE, SHARDING_TYPES, Placement, Tables
 from dreamshard.tasks import PlacementTask, Shards
 from dreamshard.training import TrainingConfig, load_placer
 from tests.helpers.testbeds import simulated

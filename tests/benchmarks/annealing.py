@@ -9,10 +9,9 @@ import numba
 import numpy as np
 
 from dreamshard.cost_model.compiled import Floats, Ints
-from dreamshard.placement import Placement
-from dreamshard.placer import NoPlacementError
 from dreamshard.search.packing import heuristic_starts
-from dreamshard.tasks import PlacementTask
+from dreamshard.tables import Placement
+from dreamshard.tasks import NoPlacementError, PlacementTask
 from tests.helpers.laws import Law, links
 
 Compute, Exchange = Callable[[Floats], tuple[float, float]], Callable[[Floats, Floats, Floats, Floats], None]

@@ -20,9 +20,9 @@ from torchrec.distributed.planner.utils import build_sharder_data_map, sharder_n
 
 from dreamshard.constraints import ANY_SHARDING, UNCONSTRAINED
 from dreamshard.hardware.accelerator import PRESETS
-from dreamshard.placement import Placement, TableSharding
 from dreamshard.rivals.torchrec_planner import TorchRecPlanner, local_batch_size, module_of, parameter_constraints
 from dreamshard.search import RooflinePlacer
+from dreamshard.tables import Placement, TableSharding
 from dreamshard.tasks import PlacementTask, violation
 from dreamshard.torchrec import sharding_options, tables_of
 from dreamshard.workloads import bundled_lists

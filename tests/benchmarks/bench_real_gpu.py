@@ -25,10 +25,9 @@ from torch import Tensor
 
 from dreamshard.cost_model.compiled import CURVE_POINTS, NUM_CURVES, PAPER, DeviceLaw, PaperLaw
 from dreamshard.cost_model.exchanges import designed_exchanges
-from dreamshard.placer import NoPlacementError
 from dreamshard.search.packing import packed
 from dreamshard.tables import Tables, concatenate
-from dreamshard.tasks import PlacementTask
+from dreamshard.tasks import NoPlacementError, PlacementTask
 from tests.benchmarks.annealing import annealed_ms
 from tests.benchmarks.contest import Contest, System, report, results
 from tests.benchmarks.hugectr import HugeCtrPlanner

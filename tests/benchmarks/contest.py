@@ -20,13 +20,11 @@ import pandas as pd
 import torch
 
 from dreamshard.costs import ExchangeSample
-from dreamshard.placement import Placement
-from dreamshard.placer import NoPlacementError, Placer
 from dreamshard.rivals import installed_rivals, rival
 from dreamshard.search import GreedyCostPlacer
 from dreamshard.search.packing import HEURISTICS, baselines, packed
-from dreamshard.tables import Tables
-from dreamshard.tasks import PlacementTask, violation
+from dreamshard.tables import Placement, Tables
+from dreamshard.tasks import NoPlacementError, PlacementTask, Placer, violation
 from dreamshard.testbeds.base import Testbed
 from dreamshard.training import TrainingConfig, with_algorithm
 from dreamshard.training.config import Algorithm

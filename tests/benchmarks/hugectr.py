@@ -17,10 +17,9 @@ import numpy as np
 
 from dreamshard.cost_model.compiled import Floats, Ints
 from dreamshard.hardware.accelerator import AcceleratorSpec
-from dreamshard.placement import Placement, TableSharding, even_columns, most_ranges
-from dreamshard.placer import OrderedPlacer
 from dreamshard.search.packing import packed, packed_columns
-from dreamshard.tasks import PlacementTask, violation
+from dreamshard.tables import Placement, TableSharding, even_columns, most_ranges
+from dreamshard.tasks import OrderedPlacer, PlacementTask, violation
 
 _TRIALS = 20
 _WORK = 4  # transfers of a vector's bytes in memory per lookup, over transfers between devices per vector

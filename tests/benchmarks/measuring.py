@@ -10,8 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from dreamshard.cost_model.exchanges import designed_exchanges
-from dreamshard.placement import Placement
-from dreamshard.tables import Tables, concatenate
+from dreamshard.tables import Placement, Tables, concatenate
 from dreamshard.tasks import PlacementTask, violation
 from dreamshard.training import TrainingConfig, TrainingState, with_algorithm
 from dreamshard.training.config import Algorithm

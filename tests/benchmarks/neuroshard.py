@@ -29,11 +29,9 @@ from torch import Tensor
 from dreamshard.cost_model import CostNetwork, Normaliser
 from dreamshard.cost_model.compiled import DeviceLaw, Floats, Ints, jit, phases_ms
 from dreamshard.cost_model.cost_network import COMPUTE
-from dreamshard.placement import Placement, TableSharding
-from dreamshard.placer import OrderedPlacer
 from dreamshard.search.packing import packed
-from dreamshard.tables import DIM_MULTIPLE
-from dreamshard.tasks import PlacementTask, Shards
+from dreamshard.tables import DIM_MULTIPLE, Placement, TableSharding
+from dreamshard.tasks import OrderedPlacer, PlacementTask, Shards
 
 LIMITS = np.append(np.linspace(1.0, 1.5, 11), math.inf)
 """Limits on a device's sum of dims, relative to the mean over devices."""

@@ -6,9 +6,8 @@ import torch
 from dreamshard.constraints import ANY_SHARDING, Constraints
 from dreamshard.cost_model import Normaliser, StructuredCostNetwork
 from dreamshard.hardware.accelerator import PRESETS
-from dreamshard.placement import TableSharding
-from dreamshard.placer import NoPlacementError
-from dreamshard.tasks import PlacementTask, violation
+from dreamshard.tables import TableSharding
+from dreamshard.tasks import NoPlacementError, PlacementTask, violation
 from tests.benchmarks.hugectr import HugeCtrPlanner
 from tests.benchmarks.neuroshard import NeuroShardPlacer
 from tests.helpers.tables import tables_of, task_of

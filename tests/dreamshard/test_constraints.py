@@ -1,7 +1,7 @@
 import pytest
 
 from dreamshard.constraints import Constraints, parse_constraints
-from dreamshard.placement import SHARDING_TYPES
+from dreamshard.tables import SHARDING_TYPES
 from dreamshard.tasks import PlacementTask
 from tests.helpers.tables import tables_of
 

@@ -18,9 +18,8 @@ from dreamshard.evaluation import (
     paired_comparison,
     prediction_figures,
 )
-from dreamshard.placement import Placement
-from dreamshard.placer import NoPlacementError
-from dreamshard.tasks import PlacementTask
+from dreamshard.tables import Placement
+from dreamshard.tasks import NoPlacementError, PlacementTask
 from dreamshard.testbeds.rounds import RoundLimits
 from tests.helpers.samples import sample_of
 from tests.helpers.tables import ROW_BYTES, tables_of, task_of

@@ -7,9 +7,8 @@ from dreamshard import read_tables
 from dreamshard.constraints import ANY_SHARDING, Constraints
 from dreamshard.explanation import HOT_SHARE, explain, table_shares, uneven_ms
 from dreamshard.hardware.accelerator import PRESETS
-from dreamshard.placement import Placement, TableSharding
 from dreamshard.search import RooflinePlacer
-from dreamshard.tables import block_shares, concatenate
+from dreamshard.tables import Placement, TableSharding, block_shares, concatenate
 from dreamshard.tasks import PlacementTask, Shards
 from dreamshard.workloads import Lookups, WorkloadTable, fill_missing_columns, list_tables, statistics
 from dreamshard.workloads.table_list import check_records, with_ingested

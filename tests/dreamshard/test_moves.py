@@ -6,9 +6,9 @@ import torch
 from dreamshard.constraints import ANY_SHARDING, Constraints
 from dreamshard.hardware.accelerator import PRESETS
 from dreamshard.moving import Current, MovePrice, Step, moved_bytes, rename_devices, steps, weigh
-from dreamshard.placement import SHARDING_TYPES, Placement, TableSharding
 from dreamshard.planning import make_plan
 from dreamshard.search import RooflinePlacer
+from dreamshard.tables import SHARDING_TYPES, Placement, TableSharding
 from dreamshard.tasks import PlacementTask, Shards, violation
 from tests.helpers.tables import ROW_BYTES, pool_of, shard_sums, tables_of, task_of, with_table
 from tests.helpers.trained import learnt_placer

@@ -5,7 +5,7 @@ import torch
 
 from dreamshard.constraints import Constraints
 from dreamshard.costs import DeviceCosts
-from dreamshard.placement import SHARDING_TYPES, Placement, TableSharding, even_columns
+from dreamshard.tables import SHARDING_TYPES, Placement, TableSharding, even_columns
 from dreamshard.tasks import PlacementTask, Shards, violation
 from tests.helpers.samples import sample_of
 from tests.helpers.tables import FOUR_DEVICES_ON_TWO_HOSTS, ROW_BYTES, sharded_task, tables_of, task_of, with_table

@@ -11,12 +11,10 @@ import torch
 
 from dreamshard.constraints import Constraints
 from dreamshard.hardware.accelerator import hardware
-from dreamshard.placement import Placement
-from dreamshard.placer import NoPlacementError
 from dreamshard.search import GreedyCostPlacer, RooflinePlacer
 from dreamshard.search.packing import PlacementLimits, baselines, pack
-from dreamshard.tables import Tables
-from dreamshard.tasks import PlacementTask, allowed_devices, violation
+from dreamshard.tables import Placement, Tables
+from dreamshard.tasks import NoPlacementError, PlacementTask, allowed_devices, violation
 from tests.benchmarks.neuroshard import NeuroShardPlacer
 from tests.helpers.tables import pool_of, tables_of
 from tests.helpers.trained import learnt, learnt_placer

@@ -5,10 +5,10 @@ import pytest
 import torch
 
 from dreamshard.constraints import Constraints
-from dreamshard.placement import SHARDING_TYPES, Placement, TableSharding
 from dreamshard.plan import CurrentPlan, parse_plan, read_plan
 from dreamshard.planning import make_plan
 from dreamshard.search.packing import split_by_columns
+from dreamshard.tables import SHARDING_TYPES, Placement, TableSharding
 from dreamshard.tasks import PlacementTask, Shards, violation
 from tests.helpers.tables import FOUR_DEVICES_ON_TWO_HOSTS, sharded_task, tables_of
 

@@ -2,10 +2,10 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from dreamshard.placement import Placement
-from dreamshard.placer import NoPlacementError
 from dreamshard.recipes import MeasureConfig
 from dreamshard.search.packing import baselines
+from dreamshard.tables import Placement
+from dreamshard.tasks import NoPlacementError
 from dreamshard.testbeds.rounds import RoundLimits
 from dreamshard.workloads import dataset_version
 from flows.evaluate import measure_and_report

@@ -8,8 +8,8 @@ from prefect.logging import disable_run_logger
 
 from dreamshard.costs import DeviceCosts
 from dreamshard.evaluation import EvaluationRow
-from dreamshard.placement import Placement
 from dreamshard.recipes import RECIPES
+from dreamshard.tables import Placement
 from dreamshard.tasks import PlacementTask
 from dreamshard.training import TrainingConfig
 from flows import evaluate, promote

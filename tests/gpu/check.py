@@ -23,8 +23,7 @@ import torch
 
 from dreamshard.constraints import ANY_SHARDING
 from dreamshard.hardware.accelerator import PRESETS, preset_of
-from dreamshard.placement import Placement, TableSharding
-from dreamshard.tables import Optimizer, Precision, concatenate
+from dreamshard.tables import Optimizer, Placement, Precision, TableSharding, concatenate
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.base import TestbedSetup
 from dreamshard.testbeds.device import device_model

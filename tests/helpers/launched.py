@@ -17,7 +17,7 @@ import torch
 
 from dreamshard.constraints import ANY_SHARDING
 from dreamshard.costs import Exchange
-from dreamshard.placement import Placement, TableSharding
+from dreamshard.tables import Placement, TableSharding
 from dreamshard.testbeds import MeasurementError, TestbedSetup, open_testbed
 from dreamshard.testbeds.ranks import Ranks, launched_ranks
 from tests.helpers.lookups import FaultyLookups

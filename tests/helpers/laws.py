@@ -24,8 +24,7 @@ from dreamshard.cost_model.compiled import CURVE_VALUES, Floats, curve_ms
 from dreamshard.costs import CostSample, Exchange, ExchangeSample
 from dreamshard.hardware import roofline
 from dreamshard.hardware.links import VECTOR_BYTES, collective_s
-from dreamshard.placement import Placement
-from dreamshard.tables import NUM_BINS, Tables
+from dreamshard.tables import NUM_BINS, Placement, Tables
 from dreamshard.tasks import PlacementTask, Shards
 from dreamshard.testbeds.base import Testbed
 from tests.helpers.samples import sample_of_phases

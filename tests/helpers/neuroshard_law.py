@@ -22,8 +22,7 @@ import numpy as np
 import torch
 
 from dreamshard.cost_model.compiled import Floats
-from dreamshard.placement import ON_ONE_DEVICE, Placement
-from dreamshard.tables import NUM_BINS, Tables
+from dreamshard.tables import NUM_BINS, ON_ONE_DEVICE, Placement, Tables
 from dreamshard.tasks import PlacementTask, Shards
 from tests.helpers.laws import Law
 

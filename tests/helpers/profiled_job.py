@@ -17,8 +17,8 @@ from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.optim.optimizers import in_backward_optimizer_filter
 
 from dreamshard.constraints import ANY_SHARDING
-from dreamshard.placement import Placement, TableSharding
 from dreamshard.planning import make_plan
+from dreamshard.tables import Placement, TableSharding
 from dreamshard.tasks import PlacementTask
 from dreamshard.torchrec import load_plan, profiled_steps, record, tables_of
 from dreamshard.workloads import ModelTables

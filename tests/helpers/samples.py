@@ -8,8 +8,7 @@ from torch import Tensor
 
 from dreamshard.costs import CostSample, DeviceCosts, MeasuredOn
 from dreamshard.evaluation import EvaluationRow
-from dreamshard.placement import Placement
-from dreamshard.tables import Tables
+from dreamshard.tables import Placement, Tables
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.rounds import Steadiness
 from tests.helpers.tables import BATCH, tables_of

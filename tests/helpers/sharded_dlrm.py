@@ -28,8 +28,8 @@ from torchrec.models.dlrm import DLRM
 from torchrec.optim.optimizers import in_backward_optimizer_filter
 
 from dreamshard.constraints import ANY_SHARDING
-from dreamshard.placement import Placement, TableSharding
 from dreamshard.planning import make_plan
+from dreamshard.tables import Placement, TableSharding
 from dreamshard.tasks import Shards
 from dreamshard.torchrec import load_plan, reshard_delta, sharding_options, tables_of
 from dreamshard.torchrec.planner import DreamShardPlanner

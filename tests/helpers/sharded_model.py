@@ -17,8 +17,8 @@ from torchrec.distributed.planner import ParameterConstraints, Topology
 from torchrec.types import DataType
 
 from dreamshard.constraints import ANY_SHARDING
-from dreamshard.placement import Placement, TableSharding
 from dreamshard.planning import make_plan
+from dreamshard.tables import Placement, TableSharding
 from dreamshard.torchrec import load_plan, tables_of
 from dreamshard.torchrec.planner import DreamShardPlanner
 from tests.helpers.sharded_dlrm import RATE, copy_tables, failures_of, table_parts, train_a_step

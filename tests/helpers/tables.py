@@ -8,9 +8,8 @@ from jaxtyping import Int, Num
 from torch import Tensor
 
 from dreamshard.constraints import Constraints
-from dreamshard.placement import SHARDING_TYPES, Placement, TableSharding
 from dreamshard.plan import Plan, PlannedTable
-from dreamshard.tables import NUM_BINS, Tables
+from dreamshard.tables import NUM_BINS, SHARDING_TYPES, Placement, Tables, TableSharding
 from dreamshard.tasks import PlacementTask
 from dreamshard.workloads.task_sampling import TasksConfig
 

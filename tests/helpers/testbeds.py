@@ -10,8 +10,7 @@ from torch import Tensor
 from dreamshard.constraints import ANY_SHARDING
 from dreamshard.hardware.accelerator import PRESETS, AcceleratorSpec
 from dreamshard.hardware.roofline import placed_loads
-from dreamshard.placement import Placement, TableSharding
-from dreamshard.tables import Optimizer, Precision, Tables
+from dreamshard.tables import Optimizer, Placement, Precision, Tables, TableSharding
 from dreamshard.tasks import PlacementTask, Shards
 from dreamshard.testbeds.base import Testbed, TestbedSetup
 from dreamshard.testbeds.kinds import SimulatedTestbed

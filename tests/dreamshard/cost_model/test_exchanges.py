@@ -11,9 +11,9 @@ from dreamshard.cost_model.compiled import DIMS
 from dreamshard.cost_model.exchanges import ExchangeModel, ExchangeShape, designed_exchanges, exchanges_for
 from dreamshard.cost_model.structured import StructuredCostNetwork
 from dreamshard.hardware.accelerator import PRESETS
-from dreamshard.placement import Placement
 from dreamshard.policy.mdp import PolicyNetwork
 from dreamshard.search import DreamShardPlacer
+from dreamshard.tables import Placement
 from dreamshard.tasks import PlacementTask
 from tests.helpers.samples import sample_of_phases
 from tests.helpers.tables import pool_of

@@ -8,8 +8,7 @@ import torch
 from dreamshard.cost_model import Normaliser, PaperCostNetwork, StructuredCostNetwork
 from dreamshard.cost_model.cost_network import BACKWARD, BATCH, DISTINCT_ROWS, FORWARD, work_ratios
 from dreamshard.costs import MeasuredOn
-from dreamshard.placement import Placement
-from dreamshard.tables import concatenate
+from dreamshard.tables import Placement, concatenate
 from dreamshard.tasks import PlacementTask, Shards
 from tests.helpers.tables import pool_of, roomy_task, shard_sums, tables_of
 from tests.helpers.trained import learnt, make_placer

@@ -9,8 +9,8 @@ import torch
 from dreamshard.cost_model import CostData, Normaliser, StructuredCostNetwork, TrainingDivergedError, prediction_error
 from dreamshard.cost_model.compiled import DIMS
 from dreamshard.costs import DeviceCosts
-from dreamshard.placement import Placement
 from dreamshard.search.packing import RandomPlacer
+from dreamshard.tables import Placement
 from dreamshard.training import TrainingConfig
 from dreamshard.workloads.task_sampling import split_tables
 from tests.helpers.samples import sample_of

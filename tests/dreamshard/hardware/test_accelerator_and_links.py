@@ -11,7 +11,7 @@ import yaml
 from dreamshard.hardware import links
 from dreamshard.hardware.accelerator import MEASURED_LINKS, PRESETS, hardware, preset_of
 from dreamshard.hardware.links import NETWORK_SHARE, PEER_S, collective_s, collective_times, collectives_s
-from dreamshard.placement import Placement
+from dreamshard.tables import Placement
 from dreamshard.testbeds import TestbedSetup, open_testbed
 from tests.helpers.tables import pool_of, roomy_task
 

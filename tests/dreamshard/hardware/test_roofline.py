@@ -19,8 +19,7 @@ from dreamshard.hardware.roofline import (
     sort_kernels_s,
     update_kernels_s,
 )
-from dreamshard.placement import SHARDING_TYPES, Placement, TableSharding
-from dreamshard.tables import Tables
+from dreamshard.tables import SHARDING_TYPES, Placement, Tables, TableSharding
 from dreamshard.tasks import PlacementTask, Shards
 from tests.benchmarks.bench_presets import kernel_times
 from tests.helpers.tables import BATCH, tables_of, tables_of_dims

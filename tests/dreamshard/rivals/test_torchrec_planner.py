@@ -6,9 +6,8 @@ import torch
 from dreamshard import read_tables
 from dreamshard.constraints import ANY_SHARDING
 from dreamshard.hardware.accelerator import PRESETS
-from dreamshard.placer import NoPlacementError
 from dreamshard.rivals.torchrec_planner import TorchRecPlanner
-from dreamshard.tasks import PlacementTask, violation
+from dreamshard.tasks import NoPlacementError, PlacementTask, violation
 from tests.helpers.tables import pool_of, tables_of, task_of
 
 A100 = PRESETS["a100"]

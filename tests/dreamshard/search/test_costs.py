@@ -7,9 +7,9 @@ import torch
 
 from dreamshard.constraints import ANY_SHARDING, Constraints
 from dreamshard.hardware.accelerator import PRESETS
-from dreamshard.placement import SHARDING_TYPES, Placement, TableSharding
 from dreamshard.search import RooflinePlacer
 from dreamshard.search.costs import changed_ms
+from dreamshard.tables import SHARDING_TYPES, Placement, TableSharding
 from dreamshard.tasks import PlacementTask
 from tests.helpers.tables import tables_of, with_table
 from tests.helpers.trained import learnt_placer

@@ -8,10 +8,9 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from dreamshard.constraints import Constraints
-from dreamshard.placement import Placement
-from dreamshard.placer import NoPlacementError
 from dreamshard.search.packing import GreedyPlacer, PlacementLimits, pack, packed, packed_by_size, packed_columns
-from dreamshard.tasks import PlacementTask, violation
+from dreamshard.tables import Placement
+from dreamshard.tasks import NoPlacementError, PlacementTask, violation
 from tests.helpers.tables import ROW_BYTES, tables_of, task_of
 
 

@@ -11,12 +11,11 @@ import torch
 
 from dreamshard.constraints import ANY_SHARDING, UNCONSTRAINED, Constraints
 from dreamshard.hardware.accelerator import PRESETS
-from dreamshard.placement import SHARDING_TYPES
-from dreamshard.placer import NoPlacementError
 from dreamshard.search import GreedyCostPlacer, RooflinePlacer, SearchingPlacer
 from dreamshard.search.packing import baselines
 from dreamshard.search.search import search
-from dreamshard.tasks import PlacementTask, violation
+from dreamshard.tables import SHARDING_TYPES
+from dreamshard.tasks import NoPlacementError, PlacementTask, violation
 from tests.helpers.tables import pool_of, tables_of
 from tests.helpers.testbeds import simulated
 from tests.helpers.trained import learnt, learnt_placer

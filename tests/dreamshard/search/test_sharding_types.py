@@ -9,7 +9,9 @@ import torch
 from dreamshard import read_tables
 from dreamshard.constraints import ANY_SHARDING, UNCONSTRAINED, Constraints
 from dreamshard.hardware.accelerator import PRESETS
-from dreamshard.placement import (
+from dreamshard.search import RooflinePlacer
+from dreamshard.search.packing import baselines
+from dreamshard.tables import (
     ON_EVERY_DEVICE,
     ON_ONE_HOST,
     SHARDING_TYPES,
@@ -18,10 +20,7 @@ from dreamshard.placement import (
     TableSharding,
     even_columns,
 )
-from dreamshard.placer import NoPlacementError
-from dreamshard.search import RooflinePlacer
-from dreamshard.search.packing import baselines
-from dreamshard.tasks import PlacementTask, Shards, violation
+from dreamshard.tasks import NoPlacementError, PlacementTask, Shards, violation
 from tests.helpers.tables import tables_of, tables_of_dims
 from tests.helpers.trained import learnt_placer
 

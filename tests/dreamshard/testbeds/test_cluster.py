@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from dreamshard.costs import Exchange
-from dreamshard.placement import Placement
+from dreamshard.tables import Placement
 from dreamshard.testbeds.base import MeasurementError, Testbed, TestbedSetup
 from dreamshard.testbeds.kinds import ClusterTestbed
 from tests.helpers.lookups import BATCH, TABLES, EvenLookups, FaultyLookups

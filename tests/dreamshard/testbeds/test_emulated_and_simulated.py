@@ -8,7 +8,7 @@ import torch
 from dreamshard.constraints import ANY_SHARDING
 from dreamshard.costs import Exchange, Infeasible
 from dreamshard.hardware.accelerator import PRESETS
-from dreamshard.placement import SHARDING_TYPES, Placement, TableSharding
+from dreamshard.tables import SHARDING_TYPES, Placement, TableSharding
 from dreamshard.tasks import Shards
 from dreamshard.testbeds.base import TestbedSetup
 from dreamshard.testbeds.device import Device

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from dreamshard.placement import Placement, TableSharding
+from dreamshard.tables import Placement, TableSharding
 from dreamshard.tasks import PlacementTask
 from tests.helpers.neuroshard_law import neuroshard_law
 from tests.helpers.tables import pool_of

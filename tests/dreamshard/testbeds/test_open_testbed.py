@@ -6,7 +6,7 @@ import torch
 from dreamshard import testbeds
 from dreamshard.constraints import ANY_SHARDING
 from dreamshard.costs import Exchange
-from dreamshard.placement import Placement, TableSharding
+from dreamshard.tables import Placement, TableSharding
 from dreamshard.testbeds import TestbedSetup, open_testbed
 from dreamshard.testbeds.kinds import ClusterTestbed, EmulatedTestbed
 from dreamshard.testbeds.ranks import Layout, Rank, Ranks

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from dreamshard.costs import Exchange
-from dreamshard.placement import Placement
+from dreamshard.tables import Placement
 from dreamshard.testbeds import MeasurementError, TestbedSetup, open_testbed
 from tests.helpers.lookups import FaultyLookups
 from tests.helpers.tables import roomy_task, tables_of_dims

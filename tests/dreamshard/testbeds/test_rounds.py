@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from dreamshard.costs import Infeasible
-from dreamshard.placement import Placement
+from dreamshard.tables import Placement
 from dreamshard.testbeds.rounds import RoundCost, RoundLimits, Steadiness, least, measure_in_rounds
 from tests.helpers.samples import sample_of
 from tests.helpers.tables import task_of

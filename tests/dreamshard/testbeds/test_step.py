@@ -5,7 +5,7 @@ import torch
 import torch.distributed as dist
 
 from dreamshard.constraints import ANY_SHARDING
-from dreamshard.placement import SHARDING_TYPES, Placement, ShardingType, TableSharding, even_columns
+from dreamshard.tables import SHARDING_TYPES, Placement, ShardingType, TableSharding, even_columns
 from dreamshard.tasks import PlacementTask, Shards
 from dreamshard.testbeds import step
 from dreamshard.testbeds.base import TestbedSetup

@@ -23,11 +23,9 @@ from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backwa
 
 from dreamshard.constraints import Constraints
 from dreamshard.hardware.accelerator import hardware
-from dreamshard.placement import Placement, TableSharding, even_columns
-from dreamshard.placer import NoPlacementError
 from dreamshard.search import RooflinePlacer
-from dreamshard.tables import Optimizer, Precision
-from dreamshard.tasks import PlacementTask, Shards, violation
+from dreamshard.tables import Optimizer, Placement, Precision, TableSharding, even_columns
+from dreamshard.tasks import NoPlacementError, PlacementTask, Shards, violation
 from dreamshard.torchrec import sharding_options
 from dreamshard.torchrec.planner import DreamShardPlanner
 from tests.helpers.meta_models import bag, bags

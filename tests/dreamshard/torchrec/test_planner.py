@@ -21,8 +21,8 @@ from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backwa
 
 from dreamshard import training
 from dreamshard.constraints import Constraints
-from dreamshard.placement import Placement
 from dreamshard.planning import load_placer
+from dreamshard.tables import Placement
 from dreamshard.torchrec.planner import DreamShardPlanner
 from tests.helpers.meta_models import bag, bags, sequences
 from tests.helpers.trained import learnt_placer

@@ -15,9 +15,8 @@ from torchrec.distributed.types import BoundsCheckMode, CacheParams, ShardingPla
 from torchrec.modules import hash_mc_modules, mc_embedding_modules, mc_modules
 
 from dreamshard.constraints import ANY_SHARDING
-from dreamshard.placement import Placement, TableSharding
 from dreamshard.planning import make_plan
-from dreamshard.tables import Tables
+from dreamshard.tables import Placement, Tables, TableSharding
 from dreamshard.tasks import PlacementTask
 from dreamshard.torchrec import current_plan, load_plan, reshard_delta, sharding_options, tables_of
 from tests.helpers.meta_models import META, bag, bags, sequences

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from dreamshard.hardware.accelerator import PRESETS, preset_of
-from dreamshard.placement import Placement
+from dreamshard.tables import Placement
 from dreamshard.traces import read_trace, trace_files, traced_sample
 from tests.helpers.tables import roomy_task, tables_of
 

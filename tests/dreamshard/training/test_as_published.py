@@ -13,12 +13,10 @@ from torch import Tensor
 
 from dreamshard.constraints import Constraints
 from dreamshard.cost_model import CostData, Normaliser, PaperCostNetwork
-from dreamshard.placement import Placement
-from dreamshard.placer import NoPlacementError
 from dreamshard.policy.mdp import Episode, PolicyNetwork, log_probs, policy_gradient_loss, rollout
 from dreamshard.search import DreamShardPlacer
-from dreamshard.tables import Tables
-from dreamshard.tasks import PlacementTask, violation
+from dreamshard.tables import Placement, Tables
+from dreamshard.tasks import NoPlacementError, PlacementTask, violation
 from dreamshard.training import with_algorithm
 from tests.helpers.samples import sample_of_phases
 from tests.helpers.tables import pool_of

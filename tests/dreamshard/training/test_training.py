@@ -8,9 +8,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from dreamshard.costs import DeviceCosts, Infeasible
-from dreamshard.placement import Placement
-from dreamshard.placer import NoPlacementError
-from dreamshard.tasks import PlacementTask, violation
+from dreamshard.tables import Placement
+from dreamshard.tasks import NoPlacementError, PlacementTask, violation
 from dreamshard.training import (
     TRAINING_ALGORITHMS,
     TrainingConfig,

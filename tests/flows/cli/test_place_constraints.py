@@ -1,7 +1,7 @@
 import pytest
 
-from dreamshard.placement import Placement, TableSharding
 from dreamshard.search import RooflinePlacer
+from dreamshard.tables import Placement, TableSharding
 
 TABLES = "name,rows,dim,pooling_factor\n" + "".join(f"t{t},100000,64,{5 + t}\n" for t in range(6))
 ONE = 100_000 * 64 * 4 / 2**30

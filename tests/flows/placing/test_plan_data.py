@@ -2,8 +2,8 @@ import pytest
 
 from dreamshard.costs import PHASES
 from dreamshard.hardware.accelerator import PRESETS
-from dreamshard.placement import Placement
 from dreamshard.search import RooflinePlacer
+from dreamshard.tables import Placement
 from dreamshard.tasks import PlacementTask
 from flows.placing.plan_page import OTHERS, WAITING, Side, parts_of
 from tests.helpers.tables import tables_of

@@ -6,7 +6,7 @@ import torch
 
 from dreamshard.costs import DeviceCosts
 from dreamshard.evaluation import EvaluationRow, placement_identity
-from dreamshard.placement import Placement, TableSharding
+from dreamshard.tables import Placement, TableSharding
 from dreamshard.tasks import PlacementTask
 from flows.reports.evaluation_report import make_report, placers_table, prediction_sentence
 from tests.helpers.samples import MEASURED, four_tables

@@ -1,8 +1,7 @@
 import pytest
 import torch
 
-from dreamshard.placer import NoPlacementError
-from dreamshard.tasks import PlacementTask
+from dreamshard.tasks import NoPlacementError, PlacementTask
 from flows.stages import MODEL, fixed_tasks, split_tasks, split_to_fit
 from tests.helpers.tables import ROW_BYTES, pool_of, tables_of, task_of
 

@@ -4,7 +4,7 @@ from botocore.exceptions import ClientError, EndpointConnectionError, NoCredenti
 from mlflow.exceptions import MlflowException, RestException
 from prefect.states import Failed
 
-from dreamshard.placer import NoPlacementError
+from dreamshard.tasks import NoPlacementError
 from dreamshard.testbeds.base import MeasurementError
 from flows.runtime.tasks import may_pass
 

@@ -1,6 +1,6 @@
 import pytest
 
-from dreamshard.placement import Placement
+from dreamshard.tables import Placement
 from dreamshard.testbeds import MeasurementError
 from flows.runtime import run_locks, testbed_pool
 from storage.store import open_store

@@ -2,8 +2,7 @@ import os
 
 from storage.filesystem import list_files
 from storage.lake import catalog
-from storage.lake.compaction import compact, parts
-from storage.lake.parquet_files import read_parquet, write_parquet
+from storage.lake.parquet_files import compact, parts, read_parquet, write_parquet
 from tests.helpers.lake import append_samples, query
 from tests.helpers.samples import make_sample
 
