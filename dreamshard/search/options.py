@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dreamshard.cost_model.compiled import DeviceLaw, Floats, Ints, first_ms
+from dreamshard.cost_model.compiled import DeviceLaw, Floats, Ints, Mask, first_ms
 from dreamshard.search.annealing import ON_ALL, ON_DEVICES, ON_HOST, Found, Menu
 from dreamshard.search.costs import CostModel
-from dreamshard.search.packing import Mask, PlacementLimits
+from dreamshard.search.packing import PlacementLimits
 from dreamshard.tables import (
     DIM_MULTIPLE,
     ON_EVERY_DEVICE,

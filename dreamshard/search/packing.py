@@ -20,7 +20,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from dreamshard.cost_model.compiled import Floats, Ints, Mask as Mask, jit
+from dreamshard.cost_model.compiled import Floats, Ints, Mask, jit
 from dreamshard.files import digest, gib
 from dreamshard.tables import DIM_MULTIPLE, WIDEST_SHARD, Columns, Placement, TableSharding, even_columns, most_ranges
 from dreamshard.tasks import NoPlacementError, OrderedPlacer, PlacementTask, Shards, allowed_devices

@@ -1,15 +1,13 @@
 """Settings of a training, and those that an algorithm decides."""
 
 from dataclasses import replace
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 from pydantic.dataclasses import dataclass
 
 Algorithm = Literal["dreamshard", "paper", "autoshard"]
 """Algorithms to train: this project's networks and search, DreamShard as published, and one after AutoShard."""
-
-ALGORITHMS: tuple[Algorithm, ...] = get_args(Algorithm)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,6 +2,7 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import torch
@@ -19,7 +20,7 @@ from dreamshard.training import (
     save_placer,
     with_algorithm,
 )
-from dreamshard.training.config import ALGORITHMS
+from dreamshard.training.config import Algorithm
 from tests.helpers.tables import pool_of, tables_of
 from tests.helpers.trained import (
     TINY,
@@ -38,7 +39,7 @@ from tests.helpers.trained import (
     tiny_tasks,
 )
 
-each_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS)
+each_algorithm = pytest.mark.parametrize("algorithm", TRAINING_ALGORITHMS)
 
 
 def begin(algorithm="dreamshard", seed: int = 0, base=None) -> TrainingState:
@@ -47,7 +48,7 @@ def begin(algorithm="dreamshard", seed: int = 0, base=None) -> TrainingState:
 
 @each_algorithm
 def test_proposals_are_legal_and_as_many_as_asked_for(algorithm):
-    assert tuple(TRAINING_ALGORITHMS) == ALGORITHMS
+    assert tuple(TRAINING_ALGORITHMS) == get_args(Algorithm)
     proposals = propose(begin(algorithm), tiny_tasks())
     assert len(proposals) == TINY.placements_per_iteration
     assert not any(violation(task, placement) for task, placement in proposals)
@@ -147,7 +148,7 @@ def folder(tmp_path):
     return tmp_path / "model"
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("algorithm", TRAINING_ALGORITHMS)
 def test_a_loaded_placer_places_and_predicts_the_same(algorithm, tmp_path):
     placer, where = learnt_placer(algorithm), Placement.whole(torch.arange(14) % 3, 3)
     save_placer(placer, tmp_path / "model")
