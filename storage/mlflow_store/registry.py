@@ -297,7 +297,7 @@ def referenced_keys(known: Iterable[Version]) -> frozenset[str]:
 
 
 def remove(settings: Settings, version: Version) -> None:
-    """Remove a version and its files."""
+    """Remove a version; MLflow keeps its files until `mlflow gc`."""
     _client(settings).delete_model_version(version.registered_model, str(version.number))
     _client(settings).delete_logged_model(version.model_id)
 
