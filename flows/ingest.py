@@ -25,7 +25,7 @@ from flows.runtime import sources
 from flows.runtime.sources import opened_source
 from flows.runtime.tasks import announce, content_key, report_progress, retried_task
 from flows.stages import running
-from storage.lake.ingested import Ingested, keep_part, keep_state, known_tables, read_fingerprints
+from storage.lake.lake import Ingested, keep_part, keep_state, known_tables, read_fingerprints
 from storage.mlflow_store.runs import Run
 from storage.run_records.trainings import named_model
 from storage.store import Store

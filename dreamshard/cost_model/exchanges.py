@@ -2,7 +2,8 @@
 
 For a task's topology the network needs the weights of `comm_inputs`. They come from the best that is known: the placements
 measured on that topology, unless the task's devices hold far more than theirs; else the all-to-alls measured on it; else a
-law of bytes, devices and hosts fitted to all of these. Either is taken as linear around the task's balanced placement.
+law of bytes, devices and hosts fitted to all of these. Either is taken as linear around the task's balanced placement. If no
+all-to-alls were measured alone, the placements stand for every topology.
 
 Bytes are those that leave a device for others.
 """
@@ -60,7 +61,7 @@ def exchanges_for(tasks: Sequence[PlacementTask], batch_size: int, more_devices:
     """
     most = max(task.num_devices for task in tasks)
     counts = {*(2**power for power in range(1, most.bit_length())), most, *more_devices} - {1}
-    widest = max(int(task.tables.dim.sum()) / task.num_devices for task in tasks)
+    widest = max(int(task.tables.sent_dim.sum()) / task.num_devices for task in tasks)
     most_bytes = round(_HEADROOM * widest * VECTOR_BYTES * batch_size)
     return designed_exchanges(counts, tasks[0].devices_per_host, most_bytes)
 
@@ -183,15 +184,16 @@ class ExchangeModel(nn.Module):
         count = shape.num_devices
         if count == 1 or not self.batch_size:
             return torch.zeros(2, NUM_COMM_INPUTS)
-        balanced = sum_dims / _HUNDRED * self._unit_bytes * (count - 1) / count**2
+        weights = self.fitted_ms.double()
+        if shape != tuple(self.fitted_to.tolist()):  # whose neighbours may share other links
+            weights[:, 1:3] += weights[:, 4:]
+            weights[:, 4:] = 0
+        balanced = max(sum_dims / _HUNDRED * self._unit_bytes * (count - 1) / count**2, 1.0)
         if balanced <= self._fit_reaches_bytes(shape):
-            return self.fitted_ms
+            return weights.float()
         here, ahead = self._alone_ms(shape, np.array([1.0, _AHEAD]) * balanced)
         slope = ((ahead - here) / ((_AHEAD - 1) * balanced)).clip(0, here / balanced)  # [2] per byte
-        slopes = self.fitted_ms[:, 1:].double()
-        if shape != tuple(self.fitted_to.tolist()):  # whose neighbours may share other links
-            slopes[:, :2] += slopes[:, 3:]
-            slopes[:, 3:] = 0
+        slopes = weights[:, 1:]
         slopes[:, 1] += _RIDGE  # by the largest if the placements tell nothing
         per_unit = torch.from_numpy(slope * self._unit_bytes)[:, None] * slopes / slopes.sum(dim=1, keepdim=True)
         return torch.cat([torch.from_numpy(here - slope * balanced)[:, None], per_unit], dim=1).float()

@@ -4,7 +4,7 @@ A table takes one of its *options*: whole, in so many ranges of columns, as bloc
 blocks on every device of a host. A change moves a range, swaps two, or gives a table another option. Loads of devices are
 sums over their shards, so that the exact cost after a change needs the changed devices only.
 
-Most changes take a range off the slowest or the widest device, because only these delay the others. The temperature falls
+Most changes take a range off the slowest or the widest device, because mostly these delay the others. The temperature falls
 geometrically. A share of every device that is nearly as slow as the slowest is added to the overall cost: it guides the
 search where several devices tie, and keeps others below a device that one table makes slow, since a cost model errs. The best
 state seen is returned, this share included, among those that cost no more than the start.
@@ -568,7 +568,7 @@ def prepared(menu: Menu, start: Found, over: float = 0.0) -> tuple[State, Search
     state, num_devices = state_of(menu, start.option, start.place), len(menu.capacity)
     width, rows = state.sums[:, menu.law.width], menu.first_row
     by_width = np.lexsort((menu.row_ms[rows], menu.loads[rows, menu.law.width]))
-    scale = curve_ms(menu.law.curves, ALL_TO_ALL, width.max()) / max(width.max(), 1e-9)
+    scale = curve_ms(menu.law.curves, ALL_TO_ALL, width.max()) / max(width.max(), 1e-9) + 2 * menu.law.pair_ms
     search = Search(
         slowest_ms=max(state.own_ms.max(), 1e-9),
         limit=np.maximum(menu.capacity * (1 + over), state.used).astype(np.int64),

@@ -228,6 +228,9 @@ class NetworkCosts(CostModel):
         exchanges = self.network.exchanges
         shape = exchanges.topology(self.task)
         batch_size = self.task.batch_size or int(exchanges.batch_size) or DEFAULT_BATCH
+        per_batch = batch_size / max(
+            int(exchanges.batch_size), 1
+        )  # dims of the measured batch that one of the task's stands for
         for kind, on, units, times in (
             (ROWS, shape, 1, [1, 1]),
             (COPIES, shape, VECTOR_BYTES * batch_size, [0, 2]),
@@ -235,7 +238,7 @@ class NetworkCosts(CostModel):
             (HOSTS, ExchangeShape(-(-self.task.num_devices // per_host), 1), per_host, [1, 1]),
         ):
             if most[:, kind].any():
-                total_ms += exchanges.even_ms(on, most[:, kind] / units) * torch.tensor(times)
+                total_ms += exchanges.even_ms(on, per_batch * most[:, kind] / units) * torch.tensor(times)
         return total_ms
 
 

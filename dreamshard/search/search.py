@@ -137,9 +137,10 @@ class _Exploration:
     def _search(self, options: ShardingOptions, splits: Sequence[EvenSplit]) -> None:
         """Anneal the best starts, and keep the result."""
         if starts := self._starts(options, splits):
-            found = self._improved(options, starts)
-            self.results[options.types] = options, found
-            self.least_ms = min(self.least_ms, found.cost_ms)
+            found, free = self._improved(options, starts), self.task.constraints.places_freely
+            if free or not violation(self.task, options.placement(found, joined=False)):
+                self.results[options.types] = options, found
+                self.least_ms = min(self.least_ms, found.cost_ms)
 
     def _starts(self, options: ShardingOptions, splits: Sequence[EvenSplit]) -> list[Found]:
         """The best greedy starts, one by a heuristic, and results with fewer types; none if simpler results do."""
