@@ -86,7 +86,7 @@ def test_a_simulated_testbed_needs_statistics_alone(model: Model):
 
 def test_place_prices_the_model_as_its_evaluation_did(model: Model):
     done = model.dreamshard("place", str(model.home / "model.csv"), "--placer", "2", home=model.home)
-    assert "those of 26 of 26 tables are from data set" in done.notes
+    assert "bins, lookups, unique_rows of 26 of 26 tables are from dataset" in done.notes
     asked = (
         "select predicted_ms from evaluations where placer = 'dreamshard' and task = 'model' order by created_at desc"
     )

@@ -9,7 +9,7 @@ from prefect.utilities.schema_tools.validation import validate
 from pydantic import ValidationError
 
 from dreamshard.recipes import RECIPES
-from dreamshard.training.config import ALGORITHMS
+from dreamshard.training import TRAINING_ALGORITHMS
 from flows.forms.form import configure
 from flows.forms.options import RecipeOptions, RetrainingOptions, RetrainOptions
 from flows.retrain import retrain
@@ -65,7 +65,7 @@ def test_only_options_that_are_filled_in_override_the_recipe():
     assert chosen(exchange_devices=[128, 64, 64]).measure.exchange_devices == (64, 128)
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("algorithm", TRAINING_ALGORITHMS)
 def test_an_algorithm_replaces_the_recipes_and_keeps_its_numbers(algorithm: str):
     made = chosen(algorithm=algorithm, iterations=3).training
     assert (made.algorithm, made.iterations) == (algorithm, 3)
