@@ -74,7 +74,6 @@ def test_hosts_of_a_task_decide_how_much_crosses_the_network():
 
 
 def by_neighbours(dims):
-    """A link of two neighbours carries what both send."""
     return 1 + dims + 0.5 * dims.roll(1) + 2 * (dims + dims.roll(1)).amax()
 
 

@@ -24,7 +24,6 @@ A100 = PRESETS["a100"]
 
 
 def with_shared_links():
-    """A placer whose network knows links that neighbours share."""
     placer = deepcopy(learnt_placer())
     placer.cost_network.exchanges.fitted_ms = torch.tensor([[0.1, 0.5, 0.2, 0.1, 0.4, 1.5]] * 2)
     return placer

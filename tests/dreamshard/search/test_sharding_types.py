@@ -237,3 +237,10 @@ def test_what_random_placements_can_meet_the_search_meets_too(seed):
             candidates = (placement for placement in (drawn_placement(rng, task) for _ in range(400)))
             assert all(violation(task, placement) for placement in candidates), task.constraints
     assert placed > 5
+
+
+def test_hot_tables_to_be_kept_apart_stay_whole_though_rows_would_cost_less():
+    tables = tables_of([1000, 1000], 64, [200.0, 200.0])
+    apart = Constraints(sharding_types=("table_wise", "row_wise"), apart=(frozenset(tables.names),))
+    task = PlacementTask(tables, 8, GB, devices_per_host=8, constraints=apart)
+    assert legal(task).sharding_types == {"table_wise"}

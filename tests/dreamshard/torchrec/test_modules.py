@@ -15,10 +15,7 @@ from torchrec.modules.mc_embedding_modules import ManagedCollisionEmbeddingBagCo
 from torchrec.quant.embedding_modules import EmbeddingBagCollection as QuantCollection  # noqa: E402
 
 from dreamshard.constraints import ANY_SHARDING, UNCONSTRAINED, Constraints  # noqa: E402
-from dreamshard.tables import (  # noqa: E402
-    SHARDING_TYPES,
-    ModelTable,
-)
+from dreamshard.tables import SHARDING_TYPES, ModelTable  # noqa: E402
 from dreamshard.torchrec import discover, narrowed, tables_of  # noqa: E402
 from tests.helpers.meta_models import META, bag, bags, sequences  # noqa: E402
 
