@@ -88,10 +88,9 @@ def test_an_all_reduce_costs_two_all_to_alls_of_its_bytes():
 
 def test_twice_the_batch_sends_more_of_rows_and_reduces_the_same_gradients():
     placer, tables = learnt_placer(), tables_of([1000, 2000], 8, [1.0, 1.0])
-    batch_size = int(placer.cost_network.exchanges.batch_size)
 
     def comm_ms(sharding_type, times):
-        task = PlacementTask(tables, 2, 2**30, batch_size=times * batch_size)
+        task = PlacementTask(tables, 2, 2**30, batch_size=times * int(placer.cost_network.exchanges.batch_size))
         return float(placer.predict(task, Placement((TableSharding(sharding_type),) * 2, 2, 2)).phases_ms[0, 1:3].sum())
 
     assert comm_ms("row_wise", 2) > 1.2 * comm_ms("row_wise", 1)
