@@ -20,7 +20,6 @@ from tests.helpers.tables import pool_of
 from tests.helpers.testbeds import simulated
 
 V100 = PRESETS["v100"]
-
 BATCH = 65_536
 POOL = pool_of(24)
 
