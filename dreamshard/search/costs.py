@@ -228,9 +228,8 @@ class NetworkCosts(CostModel):
         exchanges = self.network.exchanges
         shape = exchanges.topology(self.task)
         batch_size = self.task.batch_size or int(exchanges.batch_size) or DEFAULT_BATCH
-        per_batch = batch_size / max(
-            int(exchanges.batch_size), 1
-        )  # dims of the measured batch that one of the task's stands for
+        # dims of the measured batch that one of the task's stands for
+        per_batch = batch_size / max(int(exchanges.batch_size), 1)
         for kind, on, units, times in (
             (ROWS, shape, 1, [1, 1]),
             (COPIES, shape, VECTOR_BYTES * batch_size, [0, 2]),

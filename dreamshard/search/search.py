@@ -3,7 +3,8 @@
 How tables are sharded decides which collectives a step has, and no change of one table adds or removes a collective that
 others share. So each combination of sharding types that pays if devices could be perfectly even is searched by itself: greedy
 starts, short annealing, then long annealing of the best start. A search that may do more runs the searches that may do
-less, so its result never costs more. Combinations that could not pay, even on perfectly even devices, are left out.
+less, so its result hardly ever costs more; only very large tasks are not searched without split tables as well. Combinations
+that could not pay, even on perfectly even devices, are left out.
 
 Annealing lowers the slowest device's cost. Among the cheapest results, the one of the least mean cost over the cost model's
 errors is taken, which is what a plan states.
@@ -65,7 +66,8 @@ def search(
     Args:
         task: to be placed.
         costs: of its shards.
-        moves: changes tried for each combination of sharding types.
+        moves: changes tried for each combination of sharding types; several times as many if tables may be split or memory is
+            tight.
         columns: whether tables may be split if memory does not require it.
         is_late: ends the search with the best placement so far; until then it changes nothing.
 
