@@ -2,8 +2,8 @@
 
     python -m tests.benchmarks [names...] [--quick]
 
-A name is a file name without `bench_`, such as `training`, `placing` or `quality`; without names all benchmarks run, except
-`real_gpu` and `profiles`, which need files that this project does not contain.
+A name is a file name without `bench_`, such as `placing` or `quality`; without names all benchmarks run, except
+`as_published`, `profiles` and `real_gpu`, which need files that this project does not contain.
 `--quick` writes to `.benchmarks` instead. An error in a benchmark ends the command.
 """
 
@@ -20,19 +20,14 @@ import torch
 from flows.runtime.environment import source_revision
 
 DATA, QUICK = Path(__file__).parent / "data" / "figures", Path(__file__).parents[2] / ".benchmarks"
-ONLY_BY_NAME = ("real_gpu", "profiles")
+ONLY_BY_NAME = ("as_published", "profiles", "real_gpu")
 COLUMNS = ("what", "measured", "unit", "bar", "reference", "ratio")
+KEYS = ("name", "value", *COLUMNS[2:])  # of a row; a missing key is an empty cell
 
 
 def names() -> list[str]:
     """The names of all benchmarks, alphabetically."""
     return sorted(path.stem.removeprefix("bench_") for path in Path(__file__).parent.glob("bench_*.py"))
-
-
-def cells(row: dict[str, Any]) -> list[str]:
-    """The columns of one row; a missing key is an empty cell."""
-    figures = [_figure(row.get(key)) for key in ("bar", "reference", "ratio")]
-    return [row["name"], _figure(row.get("value")), row.get("unit") or "", *figures]
 
 
 def _figure(value: Any) -> str:
@@ -54,7 +49,7 @@ def main() -> int:
         print(f"### {name}\n\n| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}", flush=True)
         lines, began = [], time.perf_counter()
         for row in importlib.import_module(f"tests.benchmarks.bench_{name}").rows(arguments.quick):
-            lines.append(cells(row))
+            lines.append([_figure(row.get(key)) for key in KEYS])
             print(f"| {' | '.join(lines[-1])} |", flush=True)
         when, took = time.strftime("%Y-%m-%d"), time.perf_counter() - began
         about = f"Measured {when} at {source_revision()[:8]} in {took:.0f} s."

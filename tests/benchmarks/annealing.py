@@ -3,18 +3,15 @@
 It is no placer, since it queries the true cost millions of times.
 """
 
-from collections.abc import Callable
-
 import numba
 import numpy as np
 
-from dreamshard.cost_model.compiled import Floats, Ints
+from dreamshard.cost_model.compiled import Floats
 from dreamshard.search.packing import heuristic_starts
 from dreamshard.tables import Placement
 from dreamshard.tasks import NoPlacementError, PlacementTask
 from tests.helpers.laws import Law, links
 
-Compute, Exchange = Callable[[Floats], tuple[float, float]], Callable[[Floats, Floats, Floats, Floats], None]
 CHAINS, HOT, COLD = 6, 4e-2, 1e-4
 """First and last temperature, relative to the cost of the start."""
 
@@ -35,7 +32,7 @@ def annealed_ms(law: Law, task: PlacementTask, moves: int = 300_000) -> float:
 
 
 @numba.njit
-def _own_ms(compute_ms: Compute, load: Floats) -> float:
+def _own_ms(compute_ms, load: Floats) -> float:
     if load[0] < 0.5:
         return 0.0
     forward, backward = compute_ms(load)
@@ -43,18 +40,8 @@ def _own_ms(compute_ms: Compute, load: Floats) -> float:
 
 
 @numba.njit
-def _anneal(
-    compute_ms: Compute,
-    comm_ms: Exchange,
-    device: Ints,
-    loads: Floats,
-    curves: Floats,
-    sizes: Ints,
-    capacity: Ints,
-    waits: bool,
-    moves: int,
-    seed: int,
-) -> float:
+def _anneal(compute_ms, comm_ms, device, loads, curves, sizes, capacity, waits, moves: int, seed: int) -> float:
+    """One chain; of a law, the device of each table `[T]`, loads `[T, K]`, links, bytes `[T]` and capacities `[D]`."""
     np.random.seed(seed)
     num_tables, num_devices = len(loads), len(capacity)
     sums, used, own_ms = np.zeros((num_devices, loads.shape[1])), np.zeros(num_devices, np.int64), np.zeros(num_devices)

@@ -6,11 +6,10 @@ tables, whole, dim 16 and mixed dims. A row is one part under one law: the mean 
 out are, one at a time:
 
 - search: the policy alone places, or greedy on the same cost network, or NeuroShard's search of whole tables.
-- structured network: the paper's network, trained on the same kinds of placements. The search knows no such network, so the
-  policy alone places by it, or NeuroShard's search.
+- structured network: the paper's network, trained on the same kinds of placements. The search knows no such network, so
+  NeuroShard's search places by it.
 - policy: placements are measured that an untrained policy samples (random ones), or lopsided ones only.
 - exploration: all measured placements are sampled from the policy, none are lopsided.
-- steps: a table's work has no steps by its sizes.
 - exchanges: no all-to-alls are measured alone.
 
 `--quick` has one seed, two tasks of each set, and one law.
@@ -23,8 +22,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dreamshard.cost_model import StructuredCostNetwork
-from dreamshard.policy.mdp import PolicyNetwork
 from dreamshard.search import DreamShardPlacer, GreedyCostPlacer
 from dreamshard.training import TRAINING_ALGORITHMS, TrainingAlgorithm, TrainingConfig, with_algorithm
 from tests.benchmarks.measuring import ALL_DIMS, TRAINED, Costs, Place, Row, Size, law_state, relative, tasks, true_ms
@@ -43,14 +40,6 @@ class NoPolicy(TrainingAlgorithm):
         state.iteration += 1
 
 
-class NoSteps(StructuredCostNetwork):
-    """Steps are 0, and so are the gradients of their weights."""
-
-    def _table_inputs(self, normalised):
-        amounts, steps, reuses = super()._table_inputs(normalised)
-        return amounts, 0 * steps, reuses
-
-
 ALL = "all parts"
 DEFAULT, PAPER = TrainingConfig(), replace(with_algorithm(TrainingConfig(), "paper"), exploration=0.5)
 
@@ -65,17 +54,11 @@ class Part(NamedTuple):
 
 
 PARTS = (
-    Part(
-        {ALL: "searching"} | {f"search: {what}": what for what in ("policy", "greedy", "neuroshard")},
-        TrainingAlgorithm(),
-    ),
-    Part(
-        {f"structured network: {what}": what for what in ("policy", "neuroshard")}, TRAINING_ALGORITHMS["paper"], PAPER
-    ),
+    Part({ALL: "searching"} | {f"search: {k}": k for k in ("policy", "greedy", "neuroshard")}, TrainingAlgorithm()),
+    Part({"structured network: neuroshard": "neuroshard"}, TRAINING_ALGORITHMS["paper"], PAPER),
     Part({"policy: random placements": "searching"}, NoPolicy()),
     Part({"policy: lopsided placements": "searching"}, NoPolicy(), TrainingConfig(exploration=1.0)),
     Part({"exploration": "searching"}, TrainingAlgorithm(), TrainingConfig(exploration=0.0)),
-    Part({"steps": "searching"}, TrainingAlgorithm(networks=lambda model: (NoSteps(model), PolicyNetwork()))),
     Part({"exchanges": "searching"}, TrainingAlgorithm(), exchanges=False),
 )
 

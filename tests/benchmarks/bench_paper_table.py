@@ -13,7 +13,7 @@ tables of RESULTS. Both are in `tests/benchmarks/data`, or in `.benchmarks` with
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
@@ -29,7 +29,7 @@ AS_TRAINED = ("neuroshard_columns", "torchrec_planner_columns")
 _TRAINING_SEED, _PLACED_SEED = 5, 200
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Cell:
     """One training of every placer, and the sizes of the tasks that these place."""
 
@@ -37,9 +37,7 @@ class Cell:
     trained: Size
     placed: tuple[Size, ...]
     seed: int
-    split: Split = "test"
-    measurements: int = 100
-    num_tasks: int | None = None  # 30 up to 100 tables, 10 beyond
+    quick: bool
 
 
 def rows(quick: bool = False) -> Iterator[Row]:
@@ -47,18 +45,15 @@ def rows(quick: bool = False) -> Iterator[Row]:
     for line in report("paper_table", ("dims", "trained", "seed"), cells(quick), run, quick).itertuples():
         times = f"learns in {line.learning_s:.3g} s CPU, places in {line.place_ms:.3g} ms"
         name = f"{line.size}, {line.dims}: {line.placer} saves over the best heuristic {line.gain}; {times}"
-        yield {"name": name, "value": None if line.gain.mean is None else 100 * line.gain.mean, "unit": "%"}
+        yield {"name": name, "value": 100 * line.gain.mean, "unit": "%"}
 
 
 def cells(quick: bool) -> list[Cell]:
     """The cells, the longest first."""
     if quick:
-        small = Cell(dims="mixed", trained=Size(20, 4), placed=(Size(20, 4), Size(40, 8)), seed=0, split="validation")
-        return [replace(small, seed=seed, measurements=20, num_tasks=3) for seed in (0, 1)]
-    return [
-        Cell(dims=dims, trained=size, placed=(size, LARGE) if size == TRAINED[-1] else (size,), seed=seed)
-        for size, dims, seed in product(TRAINED, ALL_DIMS, (0, 1, 2))
-    ]
+        return [Cell("mixed", Size(20, 4), (Size(20, 4), Size(40, 8)), seed, quick) for seed in (0, 1)]
+    sizes = {size: (size, LARGE) if size == TRAINED[-1] else (size,) for size in TRAINED}
+    return [Cell(dims, size, sizes[size], seed, quick) for size, dims, seed in product(TRAINED, ALL_DIMS, (0, 1, 2))]
 
 
 def run(cell: Cell, known: set[tuple[str, str]]) -> list[dict[str, Any]]:
@@ -67,11 +62,12 @@ def run(cell: Cell, known: set[tuple[str, str]]) -> list[dict[str, Any]]:
     training = tasks(cell.dims, "train", cell.trained, 50, _TRAINING_SEED, "paper")
     designed = exchanges_for(training, BATCH, [size.devices for size in cell.placed])
     exchanges = [testbed.measure_exchange(exchange) for exchange in designed]
-    makers = Contest(pool, training, testbed, exchanges, cell.seed, cell.measurements).makers()
+    makers = Contest(pool, training, testbed, exchanges, cell.seed, 20 if cell.quick else 100).makers()
+    split: Split = "validation" if cell.quick else "test"
     lines, about = [], {"dims": cell.dims, "trained": str(cell.trained), "seed": cell.seed}
     for size in cell.placed:
-        count = cell.num_tasks or (30 if size.tables <= 100 else 10)
-        placed = tasks(cell.dims, cell.split, size, count, _PLACED_SEED, "paper")
+        count = 3 if cell.quick else 30 if size.tables <= 100 else 10
+        placed = tasks(cell.dims, split, size, count, _PLACED_SEED, "paper")
         text = str(size) if size == cell.trained else f"{size}, trained at {cell.trained}"
         able = {name: make for name, make in makers.items() if size == cell.trained or name not in AS_TRAINED}
         lines += [about | row for row in results(able, {text: placed}, known, SIMULATED.true_ms)]

@@ -61,7 +61,8 @@ def retrain_often(store: Store, number: int) -> None:
     origin = {"run_key": "", "iteration": 1, "dataset_version": ""}
     devices = [device for sample in samples for device in records.sample_to_rows(sample, **origin)]
     measured = pa.Table.from_pylist(devices, schema=datasets()["cost_samples"])
-    evaluated = pa.concat_tables([measured] * (EVALUATED // PLACEMENTS))
+    trained, evaluated = (pa.concat_tables([measured] * times) for times in (ITERATIONS, EVALUATED // PLACEMENTS))
+    iterations = [i for i in range(1, ITERATIONS + 1) for _ in range(len(measured))]
     placer = make_placer(start_training(pool, TrainingConfig(), seed=0))
     placer.cost_network.measured_on = MeasuredOn.of(samples[0])
     results = [make_evaluation(task, f"placer {n}", 2.0) for n in range(EVALUATED)]
@@ -70,11 +71,8 @@ def retrain_often(store: Store, number: int) -> None:
         keys = {"training": f"training-{n}", "evaluation": f"evaluation-{n}", "dataset": dataset}
         for split in ("train", "test"):
             lake.write_tasks([task], dataset, split, f"tasks-{n}")
-        iterations = [i for i in range(1, ITERATIONS + 1) for _ in range(len(measured))]
-        trained = pa.concat_tables([measured] * ITERATIONS)
-        for run, table, iteration in (("training", trained, iterations), ("evaluation", evaluated, 0)):
-            made = with_columns(table, run_key=keys[run], iteration=iteration, dataset_version=dataset)
-            lake.append_measurements(numbered(made, keys[run]))
+        lake.append_measurements(of_run(trained, keys["training"], iterations, dataset))
+        lake.append_measurements(of_run(evaluated, keys["evaluation"], [0] * len(evaluated), dataset))
         where = {"testbed": "simulated", "hardware": "simulated H100", "dataset_version": dataset}
         lake.write_evaluation(results, {}, keys["evaluation"], **where)
         lake.write_estimates(placer, dataset, keys["training"], ITERATIONS)
@@ -85,19 +83,12 @@ def retrain_often(store: Store, number: int) -> None:
     registry.write_versions(store)
 
 
-def numbered(table: pa.Table, prefix: str) -> pa.Table:
-    """Rows of two devices and of rounds one after another, with ids of their own."""
-    devices, rounds = ([f"{prefix}.{n // size}" for n in range(len(table))] for size in (2, 2 * ROUNDS))
-    return with_columns(table, sample_id=devices, measurement_id=rounds)
-
-
-def with_columns(table: pa.Table, **columns: object) -> pa.Table:
-    """The table with other values in these columns: a list, or one for all rows."""
-    for name, values in columns.items():
-        at, field = table.column_names.index(name), table.schema.field(name)
-        every = values if isinstance(values, list) else [values] * len(table)
-        table = table.set_column(at, field, pa.array(every, field.type))
-    return table
+def of_run(table: pa.Table, run: str, iterations: list[int], dataset: str) -> pa.Table:
+    """The rows under other keys; of two devices and of rounds one after another, so they get ids of their own."""
+    devices, rounds = ([f"{run}.{n // size}" for n in range(len(table))] for size in (2, 2 * ROUNDS))
+    ids = {"sample_id": devices, "measurement_id": rounds, "iteration": iterations}
+    ids |= {"run_key": [run] * len(table), "dataset_version": [dataset] * len(table)}
+    return pa.table({**dict(zip(table.column_names, table.columns, strict=True)), **ids}, schema=table.schema)
 
 
 def register(store: Store, keys: dict[str, str]) -> None:

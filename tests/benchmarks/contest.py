@@ -150,9 +150,9 @@ def summarised(figures: pd.DataFrame, keys: Sequence[str], *, nested: bool = Fal
         }
         best = min(HEURISTICS, key=lambda heuristic: float(costs[heuristic].mean()))
         for name, rows in group.groupby("placer", sort=False):
-            line = dict(zip(keys, setting, strict=True)) | {"placer": name, "best": best, "costs": costs[name]}
-            line |= {"gain": gain_over(costs[name], costs[best], nested=nested), "place_ms": rows.place_ms.median()}
-            lines.append(line | rows[["learning_s", "measurements", "exchanges", "packed", "outside"]].mean().to_dict())
+            line = dict(zip(keys, setting, strict=True)) | rows.mean(numeric_only=True).to_dict()
+            line |= {"placer": name, "best": best, "costs": costs[name], "place_ms": rows.place_ms.median()}
+            lines.append(line | {"gain": gain_over(costs[name], costs[best], nested=nested)})
     return pd.DataFrame(sorted(lines, key=lambda line: int(line["size"].split("x")[0])))
 
 

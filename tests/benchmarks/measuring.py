@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from dreamshard.cost_model.exchanges import designed_exchanges
 from dreamshard.tables import Placement, Tables, concatenate
 from dreamshard.tasks import PlacementTask, violation
-from dreamshard.training import TrainingConfig, TrainingState, with_algorithm
-from dreamshard.training.config import Algorithm
+from dreamshard.training import TrainingConfig, TrainingState
 from dreamshard.workloads.workload import mixed_dims, population
 from tests.helpers.laws import NOISE, SIMULATED, Law, LawTestbed
 from tests.helpers.trained import learn
@@ -105,51 +104,45 @@ PLACED_ON = (4, 8, 128)
 EXCHANGED_BYTES = 2**27  # more than a device sends at 800x128
 
 
-@dataclass(frozen=True, kw_only=True)
-class Gain:
-    """Share of the cost that is saved, with its 95 % interval; all None if a placement of either did not fit."""
+class Gain(NamedTuple):
+    """Share of the cost that is saved, with its 95 % interval."""
 
-    mean: float | None
-    low: float | None
-    high: float | None
+    mean: float
+    low: float
+    high: float
 
     def __str__(self) -> str:
-        if self.mean is None or self.low is None or self.high is None:
-            return "did not fit"
         return f"{100 * self.mean:.1f} % ({100 * self.low:.1f} to {100 * self.high:.1f})"
 
 
 def gain_over(costs: Costs, reference: Costs, *, nested: bool = False) -> Gain:
-    """Savings of `costs` `[S, T]` of seeds and tasks over `reference` `[S, T]`; infinite if nothing fitted.
+    """Savings of `costs` `[S, T]` of seeds and tasks over `reference` `[S, T]`.
 
     The mean is of logarithms of ratios, as in `dreamshard.evaluation.PairedComparison`.
 
     If all seeds place the same tasks, seeds and tasks are resampled independently (a two-way bootstrap). If tasks are
     `nested`, so that each seed has tasks of its own, seeds are resampled, and the tasks of each.
     """
-    if not (np.isfinite(costs).all() and np.isfinite(reference).all()):
-        return Gain(mean=None, low=None, high=None)
     logs, generator, (seeds, tasks) = np.log(reference / costs), np.random.default_rng(0), costs.shape
     of_seeds = generator.multinomial(seeds, np.full(seeds, 1 / seeds), _DRAWS)[:, :, None]  # [N, S, 1]
     times = _DRAWS, seeds if nested else 1
     of_tasks = generator.multinomial(tasks, np.full(tasks, 1 / tasks), times)  # [N, S or 1, T]
     drawn = (of_seeds * of_tasks * logs).sum(axis=(1, 2)) / (seeds * tasks)  # [N]
     low, high = np.quantile(drawn, (0.025, 0.975))
-    mean, low, high = (float(-np.expm1(-log)) for log in (logs.mean(), low, high))
-    return Gain(mean=mean, low=low, high=high)
+    return Gain(*(float(-np.expm1(-log)) for log in (logs.mean(), low, high)))
 
 
-def row(name: str, value: float, unit: str, bar=None, reference=None, *, more_is_better: bool = False) -> Row:
-    """One line of the table; `ratio` above 1 beats the bar, or the reference where there is no bar."""
+def row(name: str, value: float, unit: str, bar=None, reference=None) -> Row:
+    """One line of the table; `ratio` above 1 beats the bar, or the reference if there is no bar."""
     against = bar if bar is not None else reference
-    ratio = None if against is None or not value else (value / against if more_is_better else against / value)
+    ratio = None if against is None or not value else against / value
     return {"name": name, "value": value, "unit": unit, "bar": bar, "reference": reference, "ratio": ratio}
 
 
 @cache
-def trained(dims: Dims, seed: int, algorithm: Algorithm = "dreamshard", law: Law = SIMULATED) -> TrainingState:
+def trained(dims: Dims, seed: int, law: Law = SIMULATED) -> TrainingState:
     """A state trained at 50x4 by a law from 100 placements; read-only."""
-    return law_state(dims, seed, law, with_algorithm(TrainingConfig(), algorithm))
+    return law_state(dims, seed, law, TrainingConfig())
 
 
 def law_state(dims: Dims, seed: int, law: Law, config, method=None, *, exchanges=True, noise=NOISE) -> TrainingState:
@@ -157,12 +150,10 @@ def law_state(dims: Dims, seed: int, law: Law, config, method=None, *, exchanges
 
     Ten all-to-alls of each number of devices in `PLACED_ON` are measured as well, unless there are to be no `exchanges`.
     """
-    pool, testbed = pool_of(dims, "train"), LawTestbed(law, seed, noise)
+    testbed, drawn_tasks = LawTestbed(law, seed, noise), tasks(dims, "train", TRAINED, 50, seed=5)
     designed = designed_exchanges(PLACED_ON, None, EXCHANGED_BYTES) if exchanges else []
-    measured = [testbed.measure_exchange(exchange) for exchange in designed]
-    return learn(
-        pool, tasks(dims, "train", TRAINED, 50, seed=5), config, seed, testbed, exchanges=measured, method=method
-    ).state
+    how = {"exchanges": [testbed.measure_exchange(exchange) for exchange in designed], "method": method}
+    return learn(pool_of(dims, "train"), drawn_tasks, config, seed, testbed, **how).state
 
 
 def true_ms(law: Law, tasks: Sequence[PlacementTask], place: Place) -> Costs:
@@ -175,5 +166,5 @@ def true_ms(law: Law, tasks: Sequence[PlacementTask], place: Place) -> Costs:
 def relative(name: str, costs: Costs, reference: Costs, bar: float | None = None) -> Row:
     """Mean cost over the mean reference `[S, T]`; the text has the 95 % interval."""
     gain = gain_over(costs, reference)
-    interval = f" ({1 - gain.high:.3f} to {1 - gain.low:.3f}, {len(costs)} seeds)" if gain.low is not None else ""
+    interval = f" ({1 - gain.high:.3f} to {1 - gain.low:.3f}, {len(costs)} seeds)"
     return row(name + interval, float(costs.mean() / reference.mean()), "", bar)
