@@ -15,15 +15,20 @@ from dreamshard.constraints import UNCONSTRAINED
 from dreamshard.costs import PHASES, DeviceCosts, Difference
 from dreamshard.explanation import Explanation
 from dreamshard.files import did_you_mean
-from dreamshard.hardware.accelerator import PRESETS, hardware, is_hardware_file
+from dreamshard.hardware.accelerator import PRESETS, AcceleratorSpec, hardware, is_hardware_file
 from dreamshard.plan import Plan, PlannedTable, Predicted
-from dreamshard.search import RooflinePlacer, SearchingPlacer
+from dreamshard.rivals import RIVALS, rival
+from dreamshard.search import PARTS, DreamShardPlacer, RooflinePlacer, SearchingPlacer, part_of
+from dreamshard.search.packing import baselines
 from dreamshard.tables import ON_ONE_HOST, Placement, Tables
 from dreamshard.tasks import NoPlacementError, PlacementTask, Placer, Shards, violation
 from dreamshard.workloads import ModelTables, bundled_lists, check_records, list_tables, model_tables
 
 REGISTRIES = "dreamshard.placers"
 """Entry points that load a placer by the name of a version: a function from `str` to `Placer`."""
+
+PLACERS = (*baselines(), *PARTS, *RIVALS)
+"""Names of placers that are neither a version nor a preset: heuristics, parts of a trained placer, TorchRec's planner."""
 
 
 def read_tables(source: str | Path | Sequence[Mapping[str, Any]] | nn.Module, defaults: Tables | None = None) -> Tables:
@@ -61,17 +66,20 @@ def load_placer(name: str | Path) -> Placer:
     """The placer of a name.
 
     Args:
-        name: a preset (`a100`) or a hardware file (`cluster.yaml`), whose figures it places by; a folder or an address
-            (`s3://bucket/placer`) that `save_placer` wrote; or a version in the registry (`champion`, `3`, or a URI of
-            MLflow's), which `dreamshard[pipeline]` reads.
+        name: a preset (`a100`) or a hardware file (`cluster.yaml`), whose figures it places by; a heuristic
+            (`lookup_greedy`) or TorchRec's planner (`torchrec_planner`); a folder or an address (`s3://bucket/placer`) that
+            `save_placer` wrote; or a version in the registry (`champion`, `3`, or a URI of MLflow's), which
+            `dreamshard[pipeline]` reads.
 
     Raises:
         ValueError: there is no such placer.
 
-    >>> ds.load_placer("h100").name
-    'prior'
+    >>> ds.load_placer("h100").name, ds.load_placer("lookup_greedy").name
+    ('prior', 'lookup_greedy')
     """
     text = str(name)
+    if text in PLACERS:
+        return placer_called(text)
     if text.lower() in PRESETS or is_hardware_file(text):
         return RooflinePlacer(hardware(text))
     if ("://" in text and not text.startswith("models:")) or Path(text).is_dir():
@@ -85,6 +93,29 @@ def load_placer(name: str | Path) -> Placer:
         raise ValueError(
             f"{text!r} is not a preset{did_you_mean(text, PRESETS)}, hardware file or folder; {error}{missing}"
         ) from error
+
+
+def placer_called(
+    name: str, base: DreamShardPlacer | None = None, spec: AcceleratorSpec | None = None, seed: int = 0
+) -> Placer:
+    """The placer of one of `PLACERS`.
+
+    Args:
+        base: predicts costs for placers that place by them; None if there is none.
+        spec: bandwidths and hosts that published planners assume; None for their defaults.
+        seed: of random placements.
+
+    Raises:
+        ValueError: it needs torchrec, which is not installed, or predicted costs of steps, which there are none of.
+    """
+    if name in PARTS:
+        if base is None:
+            raise ValueError(
+                f"{name} needs a network that predicts costs of steps; train one with `dreamshard run`, name a version with "
+                "one, or give a heuristic"
+            )
+        return part_of(name, base)
+    return baselines(seed).get(name) or rival(name, spec=spec)
 
 
 def place(task: PlacementTask, placer: Placer | str | Path, *, budget_ms: float | None = None) -> Plan:

@@ -103,7 +103,7 @@ class RankTrace:
     Attributes:
         source: the file.
         rank: None if the trace does not say.
-        num_ranks: of the job, likewise.
+        num_ranks: of the job; None if the trace does not say.
         hardware: name of the GPU; empty on CPUs.
         steps: by the profiler's name of the step.
     """
@@ -134,17 +134,17 @@ def read_trace(path: Path) -> RankTrace:
         raise InputError(f"{path} has no ProfilerStep; call the profiler's `step()` after each training step")
     if job.get("backend") == "nccl" and not is_on_gpu:
         raise InputError(f"{path} has no kernels of its GPU; profile with ProfilerActivity.CUDA too")
-    found, devices = _profiled(events, steps)
+    profiled, devices = _profiled(events, steps)
     if len(devices) > 1:
         raise InputError(f"{path} has lookups of GPUs {shown(sorted(devices))}; profile a job of one process per GPU")
-    forward, backward = (any(step.compute_ms[PHASES.index(phase)] for step in found) for phase in _COMPUTE)
-    if forward != backward or not (forward or any(step.collectives for step in found)):
+    forward, backward = (any(step.compute_ms[PHASES.index(phase)] for step in profiled) for phase in _COMPUTE)
+    if forward != backward or not (forward or any(step.collectives for step in profiled)):
         has = (
             "lookups but no backward pass" if forward else "no fused lookups of FBGEMM and no exchange of their vectors"
         )
         raise InputError(f"{path} has {has}; profile training steps of a model that TorchRec sharded")
     hardware = names[0] if is_on_gpu and names else ""
-    named = {event.name: step for event, step in zip(steps, found, strict=True)}
+    named = {event.name: step for event, step in zip(steps, profiled, strict=True)}
     return RankTrace(str(path), job.get("rank"), job.get("world_size"), hardware, named)
 
 
@@ -154,7 +154,7 @@ def _parsed(text: str) -> Any:
     try:
         return load(text)
     except json.JSONDecodeError:
-        return load(_INVALID.sub(lambda found: found[1] or ("0" if found[0] != "\\" else "\\\\"), text))
+        return load(_INVALID.sub(lambda match: match[1] or ("0" if match[0] != "\\" else "\\\\"), text))
 
 
 def _kept(fields: dict[str, Any]) -> Any:
@@ -185,12 +185,12 @@ def _profiled(events: Iterable[Event], steps: Sequence[Event]) -> tuple[list[Pro
         outer = regions[event.thread]
         if event.kind in PHASES and (not outer or event.start >= outer[-1].end):
             outer.append(event)
-    found, devices = [ProfiledStep([0.0] * len(PHASES), []) for _ in steps], set()
+    profiled, devices = [ProfiledStep([0.0] * len(PHASES), []) for _ in steps], set()
     launched = {event.correlation: event for event in by_kind["launch"] if event.correlation is not None}
     pairs = [(event, launched.get(event.correlation)) for event in by_kind["gpu"]]
     if not pairs:
         pairs = _paired(by_kind["started"], by_kind["ran"])
-        pairs += [(event, event) for own in regions.values() for event in own if event.kind in _COMPUTE]
+        pairs += [(event, event) for in_region in regions.values() for event in in_region if event.kind in _COMPUTE]
     for event, launch in sorted(pairs, key=lambda pair: (pair[1] or pair[0]).start):
         began = (launch or event).start
         match = _KINDS.search(event.name)
@@ -199,11 +199,11 @@ def _profiled(events: Iterable[Event], steps: Sequence[Event]) -> tuple[list[Pro
         if name not in PHASES or number < 0 or began > steps[number].end:
             continue
         if name in _COMPUTE:
-            found[number].compute_ms[PHASES.index(name)] += (event.end - event.start) / 1e3
+            profiled[number].compute_ms[PHASES.index(name)] += (event.end - event.start) / 1e3
             devices |= {event.device} - {None}
         elif event.kind == "ran" or "nccl" in event.name.lower():
-            found[number].collectives.append(event._replace(kind=name))
-    return found, devices
+            profiled[number].collectives.append(event._replace(kind=name))
+    return profiled, devices
 
 
 def _phase_at(regions: list[Event], time: float) -> str | None:
@@ -215,9 +215,9 @@ def _phase_at(regions: list[Event], time: float) -> str | None:
 def _paired(started: list[Event], ran: list[Event]) -> list[tuple[Event, Event | None]]:
     """Gloo's collectives with the operators that started them, in the order of its queue; an operator may be missing."""
     waiting, pairs = deque(started), list[tuple[Event, Event | None]]()
-    for each in ran:
-        is_own = waiting and waiting[0].start <= each.start
-        pairs.append((each, waiting.popleft() if is_own else None))
+    for launch in ran:
+        is_own = waiting and waiting[0].start <= launch.start
+        pairs.append((launch, waiting.popleft() if is_own else None))
     return pairs
 
 
@@ -227,11 +227,11 @@ def trace_files(folder: Path) -> list[Path]:
     Raises:
         ValueError: there are none.
     """
-    found = sorted(path for path in folder.iterdir() if path.name.endswith(_SUFFIXES) and _RANK.search(path.name))
-    found = found or sorted(folder.glob("*.pt.trace.json*"))  # of torch.profiler.tensorboard_trace_handler
-    if not found:
+    files = sorted(path for path in folder.iterdir() if path.name.endswith(_SUFFIXES) and _RANK.search(path.name))
+    files = files or sorted(folder.glob("*.pt.trace.json*"))  # of torch.profiler.tensorboard_trace_handler
+    if not files:
         raise ValueError(f"{folder} has no traces; name them rank0.json.gz, rank1.json.gz and so on")
-    return found
+    return files
 
 
 def traced_sample(
@@ -300,11 +300,11 @@ def _by_rank(traces: Sequence[RankTrace], num_devices: int) -> dict[int, RankTra
 
 def _communication_ms(profiled: Sequence[Sequence[ProfiledStep]], *, is_whole: bool) -> NDArray[np.float64]:
     """`[R, N, 4]` of each rank and step, 0 for compute."""
-    run = [[(n, each) for n, step in enumerate(steps) for each in step.collectives] for steps in profiled]
-    kinds = [[(n, each.kind) for n, each in own] for own in run]  # [R][C] step and phase
-    if any(own != kinds[0] for own in kinds):
+    run = [[(n, collective) for n, step in enumerate(steps) for collective in step.collectives] for steps in profiled]
+    kinds = [[(n, collective.kind) for n, collective in of_rank] for of_rank in run]  # [R][C] step and phase
+    if any(of_rank != kinds[0] for of_rank in kinds):
         raise ValueError(f"ranks took part in {shown(sorted(set(map(len, run))))} exchanges of vectors; {_SAME}")
-    times = np.array([[(each.start, each.end) for _, each in own] for own in run])
+    times = np.array([[(collective.start, collective.end) for _, collective in of_rank] for of_rank in run])
     start, end = times.reshape(len(run), -1, 2).transpose(2, 0, 1)  # [R, C] microseconds
     if is_whole:
         # of a rank's clock
@@ -312,10 +312,10 @@ def _communication_ms(profiled: Sequence[Sequence[ProfiledStep]], *, is_whole: b
         took = (end - late) - (start - late).max(axis=0, keepdims=True)
     else:
         took = np.broadcast_to((end - start).min(axis=0, keepdims=True), start.shape)
-    found = np.zeros((len(run), len(profiled[0]), len(PHASES)))
+    comm_ms = np.zeros((len(run), len(profiled[0]), len(PHASES)))
     for c, (step, phase) in enumerate(kinds[0]):
-        found[:, step, PHASES.index(phase)] += took[:, c].clip(min=0) / 1e3
-    return found
+        comm_ms[:, step, PHASES.index(phase)] += took[:, c].clip(min=0) / 1e3
+    return comm_ms
 
 
 PRIOR_DEVICES = 40.0
@@ -365,11 +365,11 @@ class Learned:
         logs = []
         for network in self.refits:
             placer = replace(self.placer, cost_network=network)
-            costs_ms = [placer.predict(task, each).overall_ms() for each in (current, planned)]
+            costs_ms = [placer.predict(task, placement).overall_ms() for placement in (current, planned)]
             logs.append(float(torch.log(costs_ms[0] / costs_ms[1])))
         mean, error = float(np.mean(logs)), float(np.std(logs, ddof=1))
         reach = _CALIBRATED * max(error, _LEAST_ERROR)
-        return Interval(*(1 - float(np.exp(-each)) for each in (mean, mean - reach, mean + reach)))
+        return Interval(*(1 - float(np.exp(-log_ratio)) for log_ratio in (mean, mean - reach, mean + reach)))
 
 
 def learn(
@@ -401,7 +401,7 @@ def learn(
     for _ in range(refits):
         errors = {name: float(np.exp(_ERROR * generator.normal())) for name in sorted(names)}
         power = float(np.exp(_ERROR * generator.normal()))
-        costs = [each.costs.phases_ms for each in prior_samples(prior, samples, spec, errors, power)]
+        costs = [sample.costs.phases_ms for sample in prior_samples(prior, samples, spec, errors, power)]
         drawn, refit = torch.from_numpy(generator.exponential(size=data.weight.shape)).float(), deepcopy(network)
         phases_ms = torch.cat([torch.stack(costs), data.phases_ms[len(prior) :]])
         refit.fit(replace(data, phases_ms=phases_ms, weight=data.weight * drawn), None, iterations=_ITERATIONS)
@@ -432,7 +432,7 @@ def _divided(samples: Sequence[CostSample]) -> Iterator[tuple[list[CostSample], 
     seen = sample.costs.seen  # [D]
     for device in seen.nonzero().flatten()[:_HELD_OUT].tolist() if seen.sum() > 1 else ():
         is_held = torch.arange(len(seen))[:, None] == device
-        kept, held = (torch.where(each, torch.nan, sample.costs.phases_ms) for each in (is_held, ~is_held))
+        kept, held = (torch.where(masked, torch.nan, sample.costs.phases_ms) for masked in (is_held, ~is_held))
         yield [replace(sample, costs=DeviceCosts(kept))], replace(sample, costs=DeviceCosts(held))
 
 
@@ -465,7 +465,7 @@ def prior_samples(
     stated = torch.cat([preset_ms(sample)[sample.costs.seen] for sample in observed])  # [N, 4]
     mean = stated.mean(0).clamp(min=1e-9)  # [4]
     scale = traced.mean(0) / (stated / mean).pow(power).mean(0).clamp(min=1e-9)
-    return [replace(each, costs=DeviceCosts((preset_ms(each) / mean).pow(power) * scale)) for each in placed]
+    return [replace(sample, costs=DeviceCosts((preset_ms(sample) / mean).pow(power) * scale)) for sample in placed]
 
 
 def _varied(sample: CostSample, number: int, generator: Generator) -> CostSample:
@@ -475,10 +475,10 @@ def _varied(sample: CostSample, number: int, generator: Generator) -> CostSample
     for _ in range(_TRIES):
         shardings = list(placement.tables)
         for t in np.flatnonzero(generator.random(len(shardings)) < _MOVED[number % len(_MOVED)]):
-            own = shardings[t]
-            if own.is_by_columns:
-                where = generator.choice(task.num_devices, len(own.where), p=favour / favour.sum())
-                shardings[t] = replace(own, where=tuple(where.tolist()))
+            sharding = shardings[t]
+            if sharding.is_by_columns:
+                where = generator.choice(task.num_devices, len(sharding.where), p=favour / favour.sum())
+                shardings[t] = replace(sharding, where=tuple(where.tolist()))
         varied = replace(placement, tables=tuple(shardings))
         if not violation(task, varied):
             return replace(sample, placement=varied)

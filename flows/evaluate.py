@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import chain, pairwise
 from statistics import fmean
 from typing import Any
@@ -48,7 +48,7 @@ from flows.rules.promotion import gain_text
 from flows.runtime.run_locks import store_lock
 from flows.runtime.tasks import announce, content_key, report_progress, retried_task
 from flows.runtime.testbed_pool import capacity, freeing_gpus, measure, testbed_reference
-from flows.stages import MODEL, draw_heldout_tasks, last_iteration, running, stage
+from flows.stages import MODEL, draw_heldout_tasks, last_iteration, running, single_stage
 from flows.train import reference_placement
 from storage.lake.lake import EVALUATION
 from storage.mlflow_store import registry
@@ -63,10 +63,42 @@ FEW_TASKS = 5
 """Below so many distinct held-out tasks of a pool the report warns."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Placers to measure on the same held-out tasks, and their report's facts.
+
+    Attributes:
+        key: of the report.
+        tasks: key of the task sets.
+        testbed: measures.
+        reference: placer that gains are reported over; by default the best heuristic.
+        training: of the candidate; None in a comparison of versions, as are the next two fields.
+        iteration: of the training, after which the candidate was taken.
+        rival: URI of the champion that the candidate has to beat.
+        current: the current plan of a fixed model, measured too.
+        fitted: trainings by key whose placements are not held out, so predictions of them prove nothing.
+        unseen_tables: number of tables that no compared version was trained on; None in an evaluation of a training.
+        caveat: reason to doubt the comparison.
+    """
+
+    key: str
+    tasks: str
+    contestants: Contestants
+    testbed: TestbedReference
+    reference: str | None = None
+    training: str | None = None
+    iteration: int | None = None
+    rival: str | None = None
+    current: Plan | None = None
+    fitted: Mapping[str, Training] = field(default_factory=dict)
+    unseen_tables: int | None = None
+    caveat: str = ""
+
+
 @deployed
 def evaluate(options: EvaluateOptions) -> dict[str, Any]:
     """Newest checkpoint -> measured comparison on held-out tasks."""
-    with stage("evaluate", options) as (store, run, training):
+    with single_stage("evaluate", options) as (store, run, training):
         last = last_iteration(store, training)
         key = evaluate_placers(store, training, last, current=options.current)
         log_evaluation(store, run, key)
@@ -102,26 +134,26 @@ def evaluate_placers(store: Store, training: str, iteration: int, *, current: st
     made_of, rival = trainings.read(store, training), champion_to_beat(store, training, iteration)
     testbed, budget_ms = made_of.testbed, made_of.recipe.evaluation.budget_ms
     plan = current_plan(store, training, current)
-    uri = rival and rival.uri
+    uri = None if rival is None else rival.uri
     key = content_key(training, iteration, budget_ms, uri, plan and plan.to_json())
     with store_lock(store, f"training-{training}"), freeing_gpus():
         if not report_store.path(store, key).is_file():
             candidate = checkpoints.placer(store, training, iteration, budget_ms)
             drawn = trainings.tasks_of(store, made_of, "test")
             spec = capacity(store, testbed).spec
-            measure_and_report(
-                store,
-                key,
-                made_of.tasks,
-                of_training(store, candidate, rival, drawn, spec, testbed.seed),
-                testbed,
+            comparison = Comparison(
+                key=key,
+                tasks=made_of.tasks,
+                contestants=of_training(store, candidate, rival, drawn, spec, testbed.seed),
+                testbed=testbed,
                 training=training,
-                caveat="" if made_of.is_fixed else bias_caveat(store, rival, drawn),
-                current=plan,
-                fitted={training: made_of},
                 iteration=iteration,
                 rival=uri,
+                current=plan,
+                fitted={training: made_of},
+                caveat="" if made_of.is_fixed else bias_caveat(store, rival, drawn),
             )
+            measure_and_report(store, comparison)
     report_store.mark_newest(store, training, key)
     return key
 
@@ -131,11 +163,9 @@ def log_evaluation(store: Store, run: Run, evaluation: str) -> None:
     """An evaluation of a training on its run: figures, table, and the held-out tasks as an input."""
     report = report_store.load(store, evaluation)
     run.log_table(placers_table(report))
-    run.log_metrics(evaluation_metrics(report))
     steady = report.steadiness
-    run.log_metrics(
-        {"machine_level": report.level, "machine_spread": steady.spread, "disturbed_rounds": steady.disturbed}
-    )
+    machine = {"machine_level": report.level, "machine_spread": steady.spread, "disturbed_rounds": steady.disturbed}
+    run.log_metrics({**evaluation_metrics(report), **machine})
     run.log_tasks(report.task_names, report.tasks)
 
 
@@ -156,48 +186,26 @@ def current_plan(store: Store, training: str, path: str | None) -> Plan | None:
     return plan
 
 
-def measure_and_report(
-    store: Store,
-    key: str,
-    tasks: str,
-    contestants: Contestants,
-    testbed: TestbedReference,
-    *,
-    reference: str | None = None,
-    training: str | None = None,
-    current: Plan | None = None,
-    fitted: Mapping[str, Training] | None = None,
-    caveat: str = "",
-    **others: Any,
-) -> None:
+def measure_and_report(store: Store, asked: Comparison) -> None:
     """Held-out tasks x placers -> measured costs in the lake -> report in the store.
-
-    Args:
-        key: of the report.
-        tasks: key of the task sets.
-        reference: placer that gains are reported over; by default the best heuristic.
-        training: of the candidate; None in a comparison.
-        current: the current plan of a fixed model, measured too.
-        fitted: trainings by key whose placements are not held out, so predictions of them prove nothing.
-        caveat: reason to doubt the comparison.
-        others: fields of the report.
 
     Raises:
         NoPlacementError: a task fits no placement; before anything is measured.
         MeasurementError: a rank died or hung.
         ValueError: the current plan is not one of these tasks' model.
     """
-    lake, dataset, placers, candidate = store.lake, testbed.dataset, contestants.placers, contestants.candidate
+    lake, key, testbed, training, contestants = store.lake, asked.key, asked.testbed, asked.training, asked.contestants
+    dataset, placers, candidate = testbed.dataset, contestants.placers, contestants.candidate
     drawn = [  # a version of another batch size predicts for this one
-        replace(task, batch_size=testbed.batch_size) for task in lake.read_tasks(dataset, "test", tasks)
+        replace(task, batch_size=testbed.batch_size) for task in lake.read_tasks(dataset, "test", asked.tasks)
     ]
-    notes, model = [caveat], MODEL if drawn[0].name == MODEL else None
-    if current is not None:
-        placers = {CURRENT_PLAN: CurrentPlan(current), **placers}
+    notes, model = [asked.caveat], MODEL if drawn[0].name == MODEL else None
+    if asked.current is not None:
+        placers = {CURRENT_PLAN: CurrentPlan(asked.current), **placers}
     if model is None and len(drawn) < FEW_TASKS:
         notes.append(f"only {len(drawn)} distinct held-out tasks could be drawn, too few for a firm conclusion")
     versions = {name: version.uri for name, version in contestants.versions.items()}
-    optional = placers.keys() - contestants.predictors.keys() - versions.keys() - {candidate, reference}
+    optional = placers.keys() - contestants.predictors.keys() - versions.keys() - {candidate, asked.reference}
     steady_by = None
     if not is_simulated(testbed.identity):
         first = drawn[0]
@@ -214,26 +222,28 @@ def measure_and_report(
         notes.append(f"{', '.join(sorted(absent))} could not fit every task and were left out")
     origins: dict[str, dict[str, Any]] = {name: {"model_version": uri} for name, uri in versions.items()}
     if candidate:
-        origins[candidate] = {"training": training, "iteration": others["iteration"]}
+        origins[candidate] = {"training": training, "iteration": asked.iteration}
     lake.write_evaluation(rows, origins, key, dataset_version=dataset, testbed=testbed.kind, hardware=testbed.identity)
-    fits = [[*lake.read_cost_samples(key), *trainings.earlier_samples(store, of)] for key, of in (fitted or {}).items()]
+    fits = [[*lake.read_cost_samples(key), *trainings.earlier_samples(store, of)] for key, of in asked.fitted.items()]
     report = make_report(
         rows,
-        reference or best_baseline([row for row in rows if model in (None, row.task.name)]),
+        asked.reference or best_baseline([row for row in rows if model in (None, row.task.name)]),
         contestants.predictors,
         known={placement_identity(sample.task, sample.placement) for sample in chain(*fits)},
         model=model,
         key=key,
         dataset=dataset,
-        tasks=tasks,
+        tasks=asked.tasks,
         training=training,
+        iteration=asked.iteration,
+        rival=asked.rival,
+        unseen_tables=asked.unseen_tables,
         versions=versions,
         caveat="; ".join(filter(None, [*notes, *contestants.notes])),
         measured_on=measured_on,
         steadiness=now,
         level=level,
         candidate=candidate or CANDIDATE,
-        **others,
     )
     report_store.save(store, report)
 
@@ -355,16 +365,16 @@ def compare_placers(store: Store, names: dict[str, Version | None], tasks: str, 
         versions = [version for version in names.values() if version is not None]
         spec = capacity(store, testbed).spec
         _, unseen = split_by_training(store, testbed.dataset, versions)
-        measure_and_report(
-            store,
-            key,
-            tasks,
-            of_entrants(store, names, spec, testbed.seed),
-            testbed,
+        comparison = Comparison(
+            key=key,
+            tasks=tasks,
+            contestants=of_entrants(store, names, spec, testbed.seed),
+            testbed=testbed,
             reference=next(iter(names)),
             fitted={v.training: v.made_of for v in versions},
             unseen_tables=len(unseen),
         )
+        measure_and_report(store, comparison)
     return key
 
 

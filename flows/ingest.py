@@ -10,8 +10,7 @@ references and write to the lake themselves.
 """
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
@@ -58,44 +57,6 @@ def ingest(options: IngestOptions) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True, kw_only=True)
-class SourceState:
-    """The current content of a source, and which part of it has been ingested.
-
-    Attributes:
-        token: identity of the source's content (`token_of`).
-        key: of this state in the lake.
-        fingerprints: of the source's tables, in its order.
-        known: the unchanged tables, which are in the lake, by fingerprint.
-    """
-
-    token: str
-    key: str
-    fingerprints: Sequence[str]
-    known: Mapping[str, Tables]
-
-    @property
-    def changed(self) -> tuple[int, ...]:
-        """Positions of the tables that are new or changed."""
-        return tuple(t for t, fingerprint in enumerate(self.fingerprints) if fingerprint not in self.known)
-
-
-def read_source_state(store: Store, workload: WorkloadConfig, *, lookups: bool = True) -> SourceState:
-    """Compare a source's content with the lake; generates no lookups.
-
-    Files that have not changed are only listed; otherwise they are opened, and data files are read once. Functions are
-    called each time.
-    """
-    token = sources.token_of(workload)
-    key = content_key(workload, token)
-    fingerprints = read_fingerprints(store.lake, key)
-    if fingerprints is None:
-        opened = opened_source(workload, token)
-        fingerprints = [content_key(opened.fingerprint(t)) for t in range(len(opened.names))]
-    known = known_tables(store.lake, workload.source, key, fingerprints, lookups=lookups)
-    return SourceState(token=token, key=key, fingerprints=fingerprints, known=known)
-
-
 def ingest_workload(
     store: Store, workload: WorkloadConfig, model: str | None = None, *, lookups: bool = True
 ) -> Ingested:
@@ -105,33 +66,36 @@ def ingest_workload(
         model: whose dataset is written, so that stages that name none take it; None to return it only.
         lookups: keep them as well as their statistics; a simulated testbed needs none.
     """
-    state = read_source_state(store, workload, lookups=lookups)
-    changed, known, total = state.changed, state.known, len(state.fingerprints)
-    notes = opened_source(workload, state.token).notes
-    for note in notes:
+    token = sources.token_of(workload)
+    key, source = content_key(workload, token), opened_source(workload, token)
+    fingerprints = read_fingerprints(store.lake, key)
+    if fingerprints is None:
+        fingerprints = [content_key(source.fingerprint(t)) for t in range(len(source.names))]
+    known = known_tables(store.lake, workload.source, key, fingerprints, lookups=lookups)
+    changed, total = [t for t, fingerprint in enumerate(fingerprints) if fingerprint not in known], len(fingerprints)
+    for note in source.notes:
         announce(note)
     size = max(1, min(MOST_TABLES_PER_TASK, LOOKUPS_PER_TASK // (workload.batch_size * USUAL_POOLING)))
-    parts = [changed[start : start + size] for start in range(0, len(changed), size)]
-    same = {"store": store, "workload": workload, "token": state.token, "key": state.key, "lookups": lookups}
+    wanted = [{t: fingerprints[t] for t in changed[n : n + size]} for n in range(0, len(changed), size)]
+    same = {"store": store, "workload": workload, "token": token, "key": key, "lookups": lookups}
     try:
-        if parts:
+        if wanted:
             with task_runner() as runner:
-                wanted = [{t: state.fingerprints[t] for t in part} for part in parts]
                 futures = [runner.submit(ingest_tables, parameters=same | {"fingerprints": part}) for part in wanted]
                 done = total - len(changed)
                 for future in futures:
                     done += future.result()
                     if done < total:
                         report_progress("ingest", done, total, "tables")
-            known = known_tables(store.lake, workload.source, state.key, state.fingerprints, lookups=lookups)
+            known = known_tables(store.lake, workload.source, key, fingerprints, lookups=lookups)
     finally:
         sources.close()
-    tables = concatenate([known[fingerprint] for fingerprint in state.fingerprints])
-    keep_state(store.lake, workload.source, state.key, state.fingerprints, tables)
+    tables = concatenate([known[fingerprint] for fingerprint in fingerprints])
+    keep_state(store.lake, workload.source, key, fingerprints, tables)
     if model is not None:
         store.lake.write_dataset(tables, workload.source, model)
         report_progress("ingest", total, total, f"tables, {len(changed)} new, {total - len(changed)} re-used")
-    return Ingested(tables=tables, new=len(changed), reused=total - len(changed), notes=notes)
+    return Ingested(tables=tables, new=len(changed), reused=total - len(changed), notes=source.notes)
 
 
 @retried_task("log tables")

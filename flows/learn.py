@@ -84,9 +84,9 @@ def profiles_in(address: str) -> dict[str, str]:
     """The profiles in a folder or bucket, the oldest first, and when the newest trace of each was written."""
     files, path = fsspec.core.url_to_fs(address)
     files.invalidate_cache()  # of listings
-    traces = sorted((files.modified(each), each) for each in files.glob(f"{path}/*/rank*.json*"))
+    traces = sorted((files.modified(trace), trace) for trace in files.glob(f"{path}/*/rank*.json*"))
     named = files.unstrip_protocol if "://" in address else str
-    return {named(each.rpartition("/")[0]): str(when) for when, each in traces}
+    return {named(trace.rpartition("/")[0]): str(when) for when, trace in traces}
 
 
 def _request(options: LearnOptions, address: str, folder: Path) -> PlaceOptions:

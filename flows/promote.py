@@ -21,7 +21,7 @@ from flows.rules.dataset_diff import diff_datasets
 from flows.rules.promotion import HIGHEST_ERROR, Decision, Gain, decide, find_veto, gain_text
 from flows.runtime.run_locks import registry_lock
 from flows.runtime.tasks import announce, report_progress, retried_task
-from flows.stages import last_iteration, stage
+from flows.stages import last_iteration, single_stage
 from storage import retention
 from storage.mlflow_store import LONGEST, registration, registry, runs
 from storage.mlflow_store.registry import PROVISIONAL, Version
@@ -62,7 +62,7 @@ def promote(options: PromotionForm) -> dict[str, Any]:
 @deployed
 def register(options: StageOptions) -> dict[str, Any]:
     """Newest evaluation -> registered version -> alias champion or challenger."""
-    with stage("register", options) as (store, run, training):
+    with single_stage("register", options) as (store, run, training):
         last = last_iteration(store, training)
         report = report_store.newest(store, training)
         if report is None or report.iteration != last:

@@ -52,6 +52,7 @@ def running(store: Store, name: str, config: Recipe, seed: int) -> Iterator[Run]
     If the same Prefect run was interrupted, its MLflow run is opened again.
     """
     context, revision = FlowRunContext.get(), source_revision()
+    labels: dict[str, str] = {}
     flow_run = None if context is None else context.flow_run
     tags = {
         "model": named_model(config),
@@ -61,15 +62,10 @@ def running(store: Store, name: str, config: Recipe, seed: int) -> Iterator[Run]
         "mlflow.source.git.commit": revision.removesuffix("-dirty"),
     }
     if flow_run is not None:
-        tags["prefect.flow_run"] = flow_run.name
+        labels[runs.FLOW_RUN], tags["prefect.flow_run"] = str(flow_run.id), flow_run.name
         tags[runs.PREFECT_RUN] = url_for(flow_run) or str(flow_run.id)  # a server of this process alone has no pages
-    with (
-        runs.open_run(
-            store, f"{name} {tags['model']}", key=None if flow_run is None else str(flow_run.id), tags=tags
-        ) as run,
-        testbed_pool.shared_testbeds(),
-        progress_artifact(),
-    ):
+    tracked = runs.open_run(store, f"{name} {tags['model']}", labels, tags)
+    with tracked as run, testbed_pool.shared_testbeds(), progress_artifact():
         try:
             yield run
         finally:
@@ -77,7 +73,7 @@ def running(store: Store, name: str, config: Recipe, seed: int) -> Iterator[Run]
 
 
 @contextmanager
-def stage(name: str, options: StageOptions) -> Iterator[tuple[Store, Run, str]]:
+def single_stage(name: str, options: StageOptions) -> Iterator[tuple[Store, Run, str]]:
     """Run the block as the flow `name` of one stage; yields the store, its run and the training's key."""
     config, dataset = configured(store := open_store(), options)
     with running(store, name, config, options.seed) as run:

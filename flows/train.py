@@ -25,7 +25,7 @@ from flows.forms.options import StageOptions
 from flows.runtime.run_locks import store_lock
 from flows.runtime.tasks import report_progress, retried_task
 from flows.runtime.testbed_pool import answering, freeing_gpus, measure, shared_testbed
-from flows.stages import stage
+from flows.stages import single_stage
 from storage.mlflow_store import registry
 from storage.mlflow_store.runs import Run
 from storage.run_records import checkpoints, trainings
@@ -37,7 +37,7 @@ from storage.store import Store
 @deployed
 def train(options: StageOptions) -> dict[str, Any]:
     """Cost samples -> cost network -> policy: all iterations that are left."""
-    with stage("train", options) as (store, run, training):
+    with single_stage("train", options) as (store, run, training):
         train_placer(store, run, training)
     history = checkpoints.history(store, training)
     return {
@@ -50,7 +50,11 @@ def train(options: StageOptions) -> dict[str, Any]:
 @deployed
 def profile(options: StageOptions) -> dict[str, Any]:
     """Policy of the last checkpoint -> placements -> cost samples in the lake."""
-    with stage("profile", options) as (store, run, training), store_lock(store, f"training-{training}"), freeing_gpus():
+    with (
+        single_stage("profile", options) as (store, run, training),
+        store_lock(store, f"training-{training}"),
+        freeing_gpus(),
+    ):
         measure_exchanges(store, training)
         iteration = start_training(store, training) + 1
         figures = measure_placements(store, training, iteration)

@@ -4,7 +4,7 @@ Prefect starts each once: the same tables and options have the same idempotency 
 """
 
 import json
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from prefect.deployments import run_deployment
@@ -37,7 +37,7 @@ _BUNDLED = (
 
 @deployed
 def watch(options: WatchOptions) -> dict[str, Any]:
-    """Source -> what changed since the last training -> a retraining if it matters; likewise new profiles."""
+    """Changes of the source since the last training -> a retraining if they matter; new profiles -> `learn`."""
     config, store = opened(options)
     ingested = ingest_workload(store, config.workload, lookups=False)
     dataset, config = ingested.dataset, with_sizes(config, ingested.tables, Capacity(kind="unknown"))
@@ -51,7 +51,8 @@ def watch(options: WatchOptions) -> dict[str, Any]:
         retraining = _BUNDLED
     elif diff.matters and options.start:
         values = options.model_dump(exclude_none=True, include=set(RetrainingOptions.model_fields))
-        key = retraining_key(options, dataset, datetime.now(UTC).date())
+        # of the same tables and options, one is started a day
+        key = f"{dataset} {json.dumps(options.given(), sort_keys=True)} {datetime.now(UTC).date()}"
         started, state, link = start("retrain", values, key, f"{named_model(config)} {diff.label}".strip())
         retraining = f"Retraining {started} is {state}."
     elif diff.matters:
@@ -99,11 +100,6 @@ def learn_from_new(options: WatchOptions, model: str) -> str:
     key, name = json_digest([model, profiles]), f"{model} {source_label([*profiles][-1])}"
     run, state, _ = start("learn", {"profiles": [*profiles]}, key, name)
     return f"Learning {run} from {names} is {state}."
-
-
-def retraining_key(options: WatchOptions, dataset: str, day: date) -> str:
-    """The identity of a retraining: of the same tables and options, one is started a day."""
-    return f"{dataset} {json.dumps(options.given(), sort_keys=True)} {day}"
 
 
 def page(diff: DatasetDiff, outcome: dict[str, Any], link: str) -> str:

@@ -83,10 +83,10 @@ class TorchRecPlanner:
                 f"TorchRec's planner found no plan for the {len(task.tables)} tables of {task.name} on {task.num_devices} "
                 f"devices of {gib(task.memory_bytes)}; allow more memory, or choose another placer"
             )
-        plan, _ = min(plans, key=lambda each: each[1])
+        plan, _ = min(plans, key=lambda planned: planned[1])
         tables, per_host = replace(task.tables, names=_names(task)), self._per_host(task)
-        found = current_plan(plan, tables, num_devices=task.num_devices, devices_per_host=per_host)
-        return replace(found.placement(tables), devices_per_host=per_host)
+        planned = current_plan(plan, tables, num_devices=task.num_devices, devices_per_host=per_host)
+        return replace(planned.placement(tables), devices_per_host=per_host)
 
     def _planned(
         self, task: PlacementTask, sharding_types: list[str], kernels: list[str], column_parts: int

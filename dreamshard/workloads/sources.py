@@ -229,8 +229,10 @@ def local_folder(folder: str, *names: str) -> Iterator[Path]:
         return
     with TemporaryDirectory() as copies:
         with _reaching(folder):
-            listed = [] if names else [each["name"] for each in system.ls(path, detail=True) if each["type"] == "file"]
-            for name in names or filter(None, (each.rpartition("/")[2] for each in listed)):
+            listed = (
+                [] if names else [entry["name"] for entry in system.ls(path, detail=True) if entry["type"] == "file"]
+            )
+            for name in names or filter(None, (file.rpartition("/")[2] for file in listed)):
                 system.get_file(f"{path}/{name}", f"{copies}/{name}")
         try:
             yield Path(copies)

@@ -48,8 +48,8 @@ def models(
         details = registry.version_in_full(settings, version, model)
         terminal.print_json(details) if as_json else _show_version(details)
         return
-    known = [each for each in registry.versions(settings) if not model or each.model == model]
-    shown = [each for n, each in enumerate(known) if every or as_json or each.aliases or n < SHOWN]
+    known = [v for v in registry.versions(settings) if not model or v.model == model]
+    shown = [v for n, v in enumerate(known) if every or as_json or v.aliases or n < SHOWN]
     rows = registry.version_rows(settings, shown)
     if as_json:
         terminal.print_json(rows)

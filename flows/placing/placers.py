@@ -6,11 +6,10 @@ from pathlib import Path
 
 from dreamshard.costs import MeasuredOn, is_named, is_simulated
 from dreamshard.hardware.accelerator import AcceleratorSpec, preset_of
-from dreamshard.planning import load_placer
+from dreamshard.planning import PLACERS, load_placer, placer_called
 from dreamshard.rivals import RIVALS
 from dreamshard.search import DreamShardPlacer, RooflinePlacer, SearchingPlacer
 from dreamshard.tasks import PlacementTask, Placer
-from flows.rules.contestants import NAMES, placer_called
 from storage.mlflow_store import registry
 from storage.mlflow_store.registry import Version
 from storage.run_records.trainings import WRITTEN, names_version
@@ -65,7 +64,7 @@ def choose(
         ValueError: there is no such placer; the message lists the existing ones. Or it places by learned costs and there
             are none, or it would have to measure some.
     """
-    if name in NAMES:  # another placer predicts its costs: the best for the hardware, or a champion if there is one
+    if name in PLACERS:  # another placer predicts its costs: the best for the hardware, or a champion if there is one
         best, champion = None, registry.champion(store, model) or registry.champion(store)
         if spec is not None:
             best = _for_hardware(store, task, spec, called, model)
@@ -93,7 +92,7 @@ def choose(
         return _for_hardware(store, task, spec, called, model)
     name = name or "champion"
     if not names_version(name):
-        others = ", ".join(sorted([*NAMES, PRIOR]))
+        others = ", ".join(sorted([*PLACERS, PRIOR]))
         raise ValueError(f"there is no placer {name!r}; give a version ({WRITTEN}), or one of {others}")
     if name == "champion" and not (model and registry.champion(store, model)):
         version = registry.champion(store)

@@ -61,7 +61,7 @@ def make_report(
     is_unseen = [identity not in known for identity in identities]
     errors = {name: _finite(prediction_figures([*compress(of, is_unseen)])[0]) for name, of in priced.items()}
     figures = [_figures(name, rows, model, priced, errors.get(name)) for name in names]
-    own = zip(priced.get(others.get("candidate", CANDIDATE), ()) if model else (), identities, strict=False)
+    predicted = zip(priced.get(others.get("candidate", CANDIDATE), ()) if model else (), identities, strict=False)
     return EvaluationReport(
         reference=reference,
         placers=tuple(sorted(figures, key=lambda line: -math.inf if line.overall_ms is None else -line.overall_ms)),
@@ -69,7 +69,7 @@ def make_report(
         task_names=tuple(dict.fromkeys(row.task.name for row in rows)),
         model=model,
         heldout_placements=len({(row.task.name, plan) for row, plan in compress(placed, is_unseen)}),
-        mispredicted=tuple({i: 0 for row, i in own if abs(row.predicted_ms / row.overall_ms - 1) > MISPREDICTED}),
+        mispredicted=tuple({i: 0 for row, i in predicted if abs(row.predicted_ms / row.overall_ms - 1) > MISPREDICTED}),
         **others,
     )
 
@@ -89,7 +89,7 @@ def _figures(
         placer=name,
         overall_ms=_finite(fmean(row.overall_ms for row in ours)),
         predicted_ms={
-            by: fmean(row.predicted_ms for row in own) for by, of in priced.items() if (own := of_placer(of))
+            by: fmean(row.predicted_ms for row in of_name) for by, of in priced.items() if (of_name := of_placer(of))
         },
         place_ms=median(row.place_ms for row in rows if row.placer == name),
         predicted_mape=error,

@@ -9,9 +9,10 @@ import torch
 
 from dreamshard.files import gib
 from dreamshard.hardware.accelerator import AcceleratorSpec
+from dreamshard.planning import PLACERS, placer_called
 from dreamshard.recipes import Recipe
-from dreamshard.rivals import RIVALS, installed_rivals, rival
-from dreamshard.search import MOVES_PER_MS, PARTS, DreamShardPlacer, part_of
+from dreamshard.rivals import RIVALS, installed_rivals
+from dreamshard.search import MOVES_PER_MS, PARTS, DreamShardPlacer
 from dreamshard.search.packing import baselines
 from dreamshard.tables import Placement, Tables
 from dreamshard.tasks import PlacementTask, Placer
@@ -24,9 +25,6 @@ from storage.store import Store
 MOST_IN_COLUMNS = 150
 """Tables of a task up to which TorchRec's planner also plans columns: 160 on 8 devices take it 10 s, 200 take it 17 s;
 more devices hardly matter."""
-
-NAMES = (*baselines(), *PARTS, *RIVALS)
-"""Names of all placers that are not in the registry: heuristics, parts of a trained placer, TorchRec's planner."""
 
 _WORTH_SEARCHING = 0.001
 _FEWEST_TABLES = 2  # of a task that has a choice of devices
@@ -80,27 +78,6 @@ class Contestants:
     notes: tuple[str, ...]
 
 
-def placer_called(name: str, base: DreamShardPlacer | None, spec: AcceleratorSpec | None, seed: int = 0) -> Placer:
-    """The placer of one of `NAMES`.
-
-    Args:
-        base: predicts costs for placers that place by them; None if there is none.
-        spec: bandwidths and hosts that published planners assume; None for their defaults.
-        seed: of random placements.
-
-    Raises:
-        ValueError: it needs torchrec, which is not installed, or predicted costs of steps, which there are none of.
-    """
-    if name in PARTS:
-        if base is None:
-            raise ValueError(
-                f"{name} needs a trained cost network, but there is none; train one with `dreamshard run`, or give "
-                "a heuristic"
-            )
-        return part_of(name, base)
-    return baselines(seed).get(name) or rival(name, spec=spec)
-
-
 def champion_name(version: Version) -> str:
     """The name of the champion in the evaluation of a training."""
     return f"champion {version.number}"
@@ -147,7 +124,7 @@ def resolve(store: Store, names: Sequence[str], *, model: str = "") -> dict[str,
     """Name each placer to compare, with its version if it is a registered one.
 
     Args:
-        names: versions, aliases, or `NAMES`; two names of one version count once.
+        names: versions, aliases, or `PLACERS`; two names of one version count once.
         model: that aliases and numbers alone are of; empty for the only one.
 
     Raises:
@@ -160,12 +137,12 @@ def resolve(store: Store, names: Sequence[str], *, model: str = "") -> dict[str,
         if name in versions:
             version = versions[name]
             resolved[f"version {version.number}" if is_one_model else str(version)] = version
-        elif name in NAMES:
+        elif name in PLACERS:
             resolved[name] = None
         else:
             raise ValueError(
                 f"there is no placer {name!r}, so it cannot be compared; give a version ({WRITTEN}), or one of "
-                f"{sorted(NAMES)}"
+                f"{sorted(PLACERS)}"
             )
     if not any(resolved.values()):
         raise ValueError(
@@ -203,12 +180,6 @@ def of_entrants(
     models: dict[str, Any] = candidate | loaded
     predictors = {name: model for name, model in models.items() if isinstance(model, DreamShardPlacer)}
     base, notes = next(iter(predictors.values()), None), [*notes]
-    by_costs = [] if base else [name for name in entrants if name in PARTS]
-    if by_costs:
-        raise ValueError(
-            f"{', '.join(by_costs)} would use predicted costs of steps, but AutoShard predicts compute only; name a version "
-            "of another algorithm too, or leave them out"
-        )
     if spec is None and not {*RIVALS}.isdisjoint(entrants):
         notes.append("TorchRec's planner assumed its default bandwidths, for those of this hardware are not known")
     searching = {

@@ -122,7 +122,7 @@ class Run:
 
     def stage(self, name: str) -> AbstractContextManager["Run"]:
         """Open a stage's run below it for a block; one that was opened before and has not finished is resumed."""
-        return _open(self.settings, name, {_PARENT: self.id, STAGE: name}, {})
+        return open_run(self.settings, name, {_PARENT: self.id, STAGE: name})
 
     def log_params(self, params: Mapping[str, Any]) -> None:
         """Log parameters; those that it has keep their value."""
@@ -159,22 +159,17 @@ class Run:
         self.tracking.log_inputs(self.id, [DatasetInput(Dataset(**data), tags)])
 
 
+@contextmanager
 def open_run(
-    settings: Settings, name: str, *, key: str | None = None, tags: Mapping[str, str] | None = None
-) -> AbstractContextManager[Run]:
-    """Open the run of a flow for a block.
+    settings: Settings, name: str, labels: Mapping[str, str] = {}, tags: Mapping[str, str] = {}
+) -> Iterator[Run]:
+    """Open the run of a flow or a stage for a block; if it fails, its description says why.
 
     Args:
         name: how MLflow shows it, e.g. `retrain`.
-        key: identifies it across restarts: an unfinished run of the same key is resumed. None for a new run.
-        tags: tags for searching.
+        labels: tags that identify it across restarts: the newest unfinished run that has them is resumed. Empty: a new run.
+        tags: further tags of a new run, for searching.
     """
-    return _open(settings, name, {FLOW_RUN: key} if key else {}, tags or {})
-
-
-@contextmanager
-def _open(settings: Settings, name: str, labels: Mapping[str, str], tags: Mapping[str, str]) -> Iterator[Run]:
-    """The newest unfinished run that carries `labels`, or a new one; a failed one says why in its description."""
     experiment, resumed = experiment_id(settings), None
     if labels:
         of_labels = [f"tags.`{label}` = '{value}'" for label, value in labels.items()]

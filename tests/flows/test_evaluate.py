@@ -8,7 +8,7 @@ from dreamshard.tables import Placement
 from dreamshard.tasks import NoPlacementError
 from dreamshard.testbeds.rounds import RoundLimits
 from dreamshard.workloads import dataset_version
-from flows.evaluate import measure_and_report
+from flows.evaluate import Comparison, measure_and_report
 from flows.rules.contestants import Contestants
 from storage.run_records import report_store
 from storage.store import Store
@@ -41,7 +41,8 @@ def evaluated(store: Store, candidate: Alternating, testbed: str):
     placers = {"dim_greedy": baselines()["dim_greedy"], "mine": candidate}
     contestants = Contestants(placers=placers, predictors={}, versions={}, candidate=None, notes=())
     bench = replace(made, batch_size=4096, measure=measure)
-    measure_and_report(store, "key", tasks, contestants, bench, reference="mine")
+    comparison = Comparison(key="key", tasks=tasks, contestants=contestants, testbed=bench, reference="mine")
+    measure_and_report(store, comparison)
     return report_store.load(store, "key")
 
 

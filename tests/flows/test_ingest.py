@@ -6,9 +6,6 @@ import pytest
 import torch
 
 from dreamshard.workloads import WorkloadConfig
-from flows.forms.form import configure
-from flows.forms.options import IngestOptions
-from flows.ingest import read_source_state
 from flows.runtime import sources
 from storage.store import open_store
 from tests.flows.commands import Dreamshard, files
@@ -33,23 +30,19 @@ def save(path: Path, samples: int) -> Path:
     return path
 
 
-def test_only_a_changed_source_is_opened_and_read_again(
-    dreamshard: Dreamshard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_only_a_changed_file_is_ingested_again(dreamshard: Dreamshard, tmp_path: Path):
     source, listed, home = save(tmp_path / "d.pt", samples=4), tmp_path / "d.tables.csv", tmp_path / "home"
     listed.write_text("name,rows,dim\nuser,100,32\nitem,10,64\n")
     first = ingested(dreamshard, source, home)
-    workload = configure(IngestOptions(recipe="smoke", source=str(source))).workload
-    with monkeypatch.context() as patch:
-        patch.setattr("flows.ingest.opened_source", lambda *_: pytest.fail("an unchanged source was opened"))
-        state = read_source_state(open_store(), workload)
-    assert state.changed == ()
-    assert [int(state.known[fingerprint].lookups) for fingerprint in state.fingerprints] == [4, 4]
-    assert ingested(dreamshard, source, home)["dataset"] == first["dataset"]
+    assert (first["new_tables"], first["lookups"]) == (2, 4 + 4)
+    again = ingested(dreamshard, source, home)
+    assert (again["new_tables"], again["dataset"]) == (0, first["dataset"])
     listed.write_text("name,rows,dim\nuser,100,32\nitem,20,64\n")
-    assert ingested(dreamshard, source, home)["dataset"] != first["dataset"]
+    resized = ingested(dreamshard, source, home)
+    assert (resized["new_tables"], resized["dataset"] != first["dataset"]) == (1, True)
     save(source, samples=5)
-    assert read_source_state(open_store(), workload).changed == (0, 1)
+    longer = ingested(dreamshard, source, home)
+    assert (longer["new_tables"], longer["lookups"]) == (2, 5 + 5)
 
 
 LIST = "name,rows,dim,pooling_factor\nuser,100,32,2\nitem,10,64,1\nshop,1000,8,3\n"

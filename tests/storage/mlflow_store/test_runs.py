@@ -43,15 +43,15 @@ def test_a_failed_run_says_why_and_nothing_stays_running(mlflow_settings: Settin
 
 
 def test_a_flow_that_was_killed_goes_on_in_its_runs(mlflow_settings: Settings):
-    killed = runs.open_run(mlflow_settings, "retrain", key="its own")
+    killed = runs.open_run(mlflow_settings, "retrain", {runs.FLOW_RUN: "its own"})
     parent = killed.__enter__()
     killed_stage = parent.stage("train")
     child = killed_stage.__enter__()
-    with runs.open_run(mlflow_settings, "retrain", key="its own") as again, again.stage("train") as stage:
+    with runs.open_run(mlflow_settings, "retrain", {runs.FLOW_RUN: "its own"}) as again, again.stage("train") as stage:
         pass
     assert (again, stage) == (parent, child)
     for key in ("its own", "another"):  # the first of which is finished
-        with runs.open_run(mlflow_settings, "retrain", key=key) as new:
+        with runs.open_run(mlflow_settings, "retrain", {runs.FLOW_RUN: key}) as new:
             assert new != parent
 
 
@@ -70,10 +70,10 @@ def test_a_run_has_its_tables_once_and_only_numbers_as_metrics(mlflow_settings: 
 
 
 def test_a_cancelled_flows_stages_are_killed(mlflow_settings: Settings):
-    cancelled = runs.open_run(mlflow_settings, "retrain", key="cancelled")
+    cancelled = runs.open_run(mlflow_settings, "retrain", {runs.FLOW_RUN: "cancelled"})
     stage = cancelled.__enter__().stage("train")
     stage.__enter__()
-    with runs.open_run(mlflow_settings, "other", key="other"):
+    with runs.open_run(mlflow_settings, "other", {runs.FLOW_RUN: "other"}):
         runs.end_killed(mlflow_settings, "cancelled", "retrain was Cancelled")
         assert statuses(mlflow_settings) == {"retrain": "KILLED", "train": "KILLED", "other": "RUNNING"}
 
