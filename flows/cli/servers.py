@@ -32,7 +32,7 @@ def up(
 ) -> None:
     """Start Prefect, MLflow, a worker and all deployments on this machine; Ctrl-C stops them.
 
-    The options become the model's setting: the parameters of its deployments, such as `retrain/ads`.
+    The options become parameters of the model's deployments, such as `retrain/ads`.
 
     Args:
         prefect_port: Port of Prefect's server.
@@ -71,7 +71,7 @@ def up(
 def deploy(options: Annotated[RetrainingOptions, Fields] = RetrainingOptions(), *, notify: str | None = None) -> None:
     """Create the work pool and all deployments on the server at PREFECT_API_URL, as `up` also does.
 
-    The options become the model's setting: the parameters of its deployments, such as `retrain/ads`.
+    The options become parameters of the model's deployments, such as `retrain/ads`.
 
     Args:
         notify: Prefect notification block for failed retrainings, as TYPE/NAME.

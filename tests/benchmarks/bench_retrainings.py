@@ -27,7 +27,7 @@ from tests.helpers.trained import make_placer, start_training
 from tests.helpers.versions import training_of
 
 ITERATIONS, PLACEMENTS, EVALUATED, ROUNDS = 10, 10, 320, 3
-README = "select table_name, rows, dim, compute_ms from table_costs where is_current order by 4 desc limit 5"
+TABLES = "select table_name, rows, dim, compute_ms from table_costs where is_current order by 4 desc limit 5"
 BY_HARDWARE = "select hardware, avg(overall_ms) from cost_samples group by 1"
 
 
@@ -40,7 +40,7 @@ def rows(quick: bool = False) -> Iterator[Row]:
         files = sum(1 for _ in Path(folder, "lake").rglob("*.parquet"))
         for name, question in {
             "dreamshard models": lambda: registry.version_rows(store, registry.versions(store)[:5]),
-            "README's SQL": lambda: query(store, README),
+            "costs of tables": lambda: query(store, TABLES),
             "mean costs by hardware": lambda: query(store, BY_HARDWARE),
             "writing the catalog": lambda: catalog.write_catalog(store),
         }.items():
