@@ -62,7 +62,7 @@ class TorchRecPlanner:
     def place(self, task: PlacementTask, budget_ms: float | None = None) -> Placement:
         """Place the tables as TorchRec would; the task's constraints of single tables are not TorchRec's.
 
-        If the task allows rows to be spread or copies, it considers its default ways to shard, without grid sharding, and a
+        If the task allows rows to be spread or copies, it considers its default sharding types, without grid sharding, and a
         cache if the task allows one. Otherwise tables are whole, or in halves, quarters or eighths with `columns`. The
         devices share the task's batch, or else the batch in which the tables' lookups were counted.
 
@@ -94,7 +94,7 @@ class TorchRecPlanner:
         """TorchRec's plan, and its estimate of the slowest device's milliseconds.
 
         Args:
-            sharding_types: empty for the ways to shard that TorchRec considers by default.
+            sharding_types: empty for the types that TorchRec considers by default.
             column_parts: of how many parts the columns of a table may be; 0 for at least 128 columns, as by default.
         """
         constraints = parameter_constraints(task, sharding_types, kernels, column_parts)

@@ -43,7 +43,7 @@ def doctor(*, as_json: Json = False) -> None:
         _machine(),
         _store(),
     ]
-    names = ("what", "state", "found", "to do")
+    names = ("what", "state", "finding", "to do")
     rows = [dict(zip(names, map(without_passwords, check), strict=True)) for check in checks]
     (terminal.print_json if as_json else terminal.print_table)(rows)
     if any(row["state"] == "missing" for row in rows):

@@ -39,7 +39,7 @@ def models(
     """Show versions side by side, with the champion of each hardware, or VERSION in full.
 
     Args:
-        version: Version or alias to show in full (3, champion), with why it was or was not promoted.
+        version: Version or alias to show in full (3, champion), with each decision on it and the reason.
         model: Show only versions of this model.
         every: Show all versions, not only the newest and those with an alias.
     """

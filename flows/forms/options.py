@@ -183,7 +183,7 @@ class StageOptions(TaskFields, RunOptions):
     """One stage of a training."""
 
     model: ModelName = None
-    """Model name; by default that of the tables ingested last."""
+    """Model name; by default the model of the tables ingested last."""
     dataset: str | None = None
     """Dataset version of the tables; by default the last one ingested."""
 
