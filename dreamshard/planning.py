@@ -111,8 +111,8 @@ def placer_called(
     if name in PARTS:
         if base is None:
             raise ValueError(
-                f"{name} needs a network that predicts costs of steps; train one with `dreamshard run`, name a version with "
-                "one, or give a heuristic"
+                f"{name} needs a trained cost network (AutoShard's predicts compute only); train one with `dreamshard run`, "
+                "name a version with one, or give a heuristic"
             )
         return part_of(name, base)
     return baselines(seed).get(name) or rival(name, spec=spec)

@@ -4,7 +4,7 @@ Prefect starts each once: the same tables and options have the same idempotency 
 """
 
 import json
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from typing import Any
 
 from prefect.deployments import run_deployment
@@ -51,8 +51,7 @@ def watch(options: WatchOptions) -> dict[str, Any]:
         retraining = _BUNDLED
     elif diff.matters and options.start:
         values = options.model_dump(exclude_none=True, include=set(RetrainingOptions.model_fields))
-        # of the same tables and options, one is started a day
-        key = f"{dataset} {json.dumps(options.given(), sort_keys=True)} {datetime.now(UTC).date()}"
+        key = retraining_key(options, dataset, datetime.now(UTC).date())
         started, state, link = start("retrain", values, key, f"{named_model(config)} {diff.label}".strip())
         retraining = f"Retraining {started} is {state}."
     elif diff.matters:
@@ -100,6 +99,11 @@ def learn_from_new(options: WatchOptions, model: str) -> str:
     key, name = json_digest([model, profiles]), f"{model} {source_label([*profiles][-1])}"
     run, state, _ = start("learn", {"profiles": [*profiles]}, key, name)
     return f"Learning {run} from {names} is {state}."
+
+
+def retraining_key(options: WatchOptions, dataset: str, day: date) -> str:
+    """The identity of a retraining: of the same tables and options, one is started a day."""
+    return f"{dataset} {json.dumps(options.given(), sort_keys=True)} {day}"
 
 
 def page(diff: DatasetDiff, outcome: dict[str, Any], link: str) -> str:
