@@ -31,7 +31,7 @@ def test_lookups_of_too_few_samples_are_refused():
 
 
 @pytest.mark.parametrize(
-    ("own", "limits", "expected"),
+    ("limit", "limits", "expected"),
     [
         ("0::/", {"memory.max": "max"}, None),
         ("0::/job/step", {"job/step/memory.max": "max", "job/memory.max": "5000", "memory.max": "9000"}, 5000),
@@ -40,11 +40,11 @@ def test_lookups_of_too_few_samples_are_refused():
         ("", {}, None),
     ],
 )
-def test_a_containers_limit_is_the_machines_memory(tmp_path, own, limits, expected):
+def test_a_containers_limit_is_the_machines_memory(tmp_path, limit, limits, expected):
     for name, text in limits.items():
         (tmp_path / "groups" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "groups" / name).write_text(f"{text}\n")
-    (tmp_path / "own").write_text(f"{own}\n" if own else "")
+    (tmp_path / "own").write_text(f"{limit}\n" if limit else "")
     total = psutil.virtual_memory().total
     assert machine_memory_bytes(tmp_path / "groups", tmp_path / "own") == (expected or total)
 

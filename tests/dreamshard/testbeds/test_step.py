@@ -81,7 +81,7 @@ def test_pooled_vectors_and_weights_are_those_without_sharding(kind, types, opti
     task, shards = placed(types, **options)
     gradients = [values(BATCH, dim, seed=7) for dim in DIMS[: len(types)]]
     expected, after = without_sharding(task, gradients)
-    found = [torch.zeros_like(tensor) for tensor in expected]
+    outputs = [torch.zeros_like(tensor) for tensor in expected]
     held = [torch.full_like(tensor, torch.nan) for tensor in after]
     device = device_of(kind)
     denses = []
@@ -100,7 +100,7 @@ def test_pooled_vectors_and_weights_are_those_without_sharding(kind, types, opti
             sent = local.tables.sent_dim[operator.shards].tolist()
             for (table, _, columns), part in zip(places, pooled.detach().cpu().split(sent, dim=1), strict=True):
                 vectors = part.unflatten(1, (options.get("poolings", 1), -1))  # all of one table get the same gradient
-                found[table][samples, columns] += vectors.sum(dim=1)
+                outputs[table][samples, columns] += vectors.sum(dim=1)
                 given += [gradients[table][samples, columns]] * vectors.shape[1]
             pooled.backward(torch.cat(given, dim=1).to(kind))
             if is_copy:
@@ -113,7 +113,7 @@ def test_pooled_vectors_and_weights_are_those_without_sharding(kind, types, opti
         dense.step()
         hold(held, places, weights)
     tolerance = {"rtol": 2e-3, "atol": 2e-3} if task.precision_of else {"rtol": 1e-5, "atol": 1e-6}
-    torch.testing.assert_close(found, expected, **tolerance)
+    torch.testing.assert_close(outputs, expected, **tolerance)
     torch.testing.assert_close(held, after, **tolerance)
 
 
@@ -158,8 +158,8 @@ def test_each_rank_receives_what_others_send_and_back(monkeypatch):
             work()
     counts, dims = [3, 2, 2, 2], (4 * once.per_device(once.traffic)[:, 0]).tolist()
     there = sizes[::4]  # of each rank: all-to-all and the hosts' one, then back
-    for a, (sent, received, own, others) in enumerate(there):
-        assert (sum(sent), sum(received)) == (own, others)
+    for a, (sent, received, sent_here, others) in enumerate(there):
+        assert (sum(sent), sum(received)) == (sent_here, others)
         assert sent == [count * dims[a] for count in counts]
         assert [there[b][0][a] for b in range(RANKS)] == received
     assert [(received, sent) for sent, received, *_ in sizes[2::4]] == [size[:2] for size in there]

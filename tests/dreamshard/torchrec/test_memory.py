@@ -169,5 +169,5 @@ def test_a_task_counts_the_bytes_of_the_operator(precision, optimizer, place):
     kept = [t for name, t in tensors.items() if name.rpartition("_")[0] in ("weights", "momentum1", "momentum2")]
     held = sum(t.numel() * t.element_size() for t in kept if t.is_floating_point() or t.dtype == torch.uint8)
     rows, dims = zip(*SIZES, strict=True)
-    task = PlacementTask(tables_of([more * each for each in rows], dims), 1, 2**20, precision, optimizer)
+    task = PlacementTask(tables_of([more * count for count in rows], dims), 1, 2**20, precision, optimizer)
     assert int(task.table_bytes.sum()) == held

@@ -50,7 +50,7 @@ def opened(source: str, **changes):
     return open_workload(WorkloadConfig(source=source, **{"dim": None, "batch_size": 64, **changes}))
 
 
-def found(source: str, **changes) -> dict[str, tuple]:
+def read_source(source: str, **changes) -> dict[str, tuple]:
     return {
         table.name: (table.rows, table.dim, table.lookups.indices.tolist(), table.lookups.offsets.tolist())
         for table in opened(source, **changes).tables()
@@ -89,7 +89,7 @@ def test_a_source_is_known_by_one_spelling(tmp_path, monkeypatch, spelt, known):
 def test_bundled_lists_are_read_and_metas_has_its_totals():
     metas = {name: list_tables(file) for name, file in bundled_lists().items()}["meta-production-2026"]
     assert (len(metas), sum(table.rows for table in metas) // 10**8) == (1935, 26)
-    whole, part = found("nvidia-synthetic-tiny"), found("nvidia-synthetic-tiny", num_tables=5)
+    whole, part = read_source("nvidia-synthetic-tiny"), read_source("nvidia-synthetic-tiny", num_tables=5)
     assert len(part) == 5
     assert part.items() <= whole.items(), "a subset keeps its lookups"
 
@@ -99,20 +99,20 @@ def test_a_list_of_ones_own_is_looked_up_as_often_as_it_says(tmp_path):
     user, item = (statistics(table) for table in opened(str(tmp_path / "t.csv")).tables())
     assert (user.names[0], float(user.pooling_factor), int(user.dim)) == ("user", 1.5, 8)
     assert (int(item.lookups), int(item.dim)) == (0, 8)
-    assert {dim for _, dim, *_ in found(str(tmp_path / "t.csv"), dim=32).values()} == {32}
+    assert {dim for _, dim, *_ in read_source(str(tmp_path / "t.csv"), dim=32).values()} == {32}
 
 
 def test_a_bucket_gives_the_same_as_a_folder_and_keeps_no_copies(tmp_path, bucket, monkeypatch):
     folder = make_folder(tmp_path / "f")
     (tmp_path / "scratch").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "scratch"))
-    assert found(uploaded(folder, bucket)) == (tables := found(folder))
+    assert read_source(uploaded(folder, bucket)) == (tables := read_source(folder))
     assert tables["item/x"] == (10, 64, [1, 2, 7], [0, 2, 2, 3]), "recorded"
     assert tables["user"][3] == [0, 2, 4, 6], "generated"
     assert list(tables) == ["user", "item/x", "shop"]
     fsspec.filesystem("memory").pipe("/bucket/tables/bad.csv", LIST.replace("1000", "-1").encode())
     with pytest.raises(ValueError):
-        found(f"{bucket}/bad.csv")
+        read_source(f"{bucket}/bad.csv")
     assert list((tmp_path / "scratch").iterdir()) == []
 
 
@@ -120,7 +120,7 @@ def test_of_several_data_files_the_newest_by_name_is_read(tmp_path):
     for day, row in ((9, 3), (10, 5)):
         lookups = torch.tensor([row]), torch.tensor([0, 1]), torch.tensor([[1]])
         torch.save(lookups, tmp_path / f"d{day}.pt")
-    assert found(str(tmp_path))["t0000"][2] == [5]
+    assert read_source(str(tmp_path))["t0000"][2] == [5]
     (note,) = open_workload(WorkloadConfig(source=str(tmp_path), batch_size=1)).notes
     assert ("16 columns" in note, "d10.tables.csv" in note) == (True, True)
 
@@ -131,7 +131,7 @@ def test_a_table_is_unchanged_when_others_come_go_or_move(tmp_path, dim):
     before, after = tmp_path / "before.csv", tmp_path / "after.csv"
     before.write_text(LIST)
     after.write_text("\n".join([header, shop, "new,50,16,2", user]) + "\n")
-    old, new = found(str(before), dim=dim), found(str(after), dim=dim)
+    old, new = read_source(str(before), dim=dim), read_source(str(after), dim=dim)
     for name in ("user", "shop"):
         assert new[name] == old[name]
         assert prints(str(after), dim=dim)[name] == prints(str(before), dim=dim)[name]
@@ -169,7 +169,7 @@ def test_a_folder_of_neither_layout_is_refused(tmp_path, files, named):
     for name in files:
         (tmp_path / name).write_text(LIST)
     with pytest.raises(ValueError, match=named):
-        found(str(tmp_path))
+        read_source(str(tmp_path))
 
 
 @pytest.mark.parametrize("source", ["clicks.log", "train.parquet", "nonsense"])
@@ -177,7 +177,7 @@ def test_a_file_that_is_no_source_is_refused(tmp_path, source):
     (tmp_path / "clicks.log").write_text("x")
     pq.write_table(pa.table({"label": [0], "C1": [3]}), tmp_path / "train.parquet")
     with pytest.raises(ValueError):
-        found(str(tmp_path / source))
+        read_source(str(tmp_path / source))
 
 
 def test_functions_are_told_from_files_and_addresses():

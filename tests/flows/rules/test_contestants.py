@@ -34,7 +34,7 @@ def test_torchrecs_planner_meets_every_candidate():
 def test_a_versions_search_goes_on_until_it_stalls():
     placer, (task, *_) = learnt_placer(), tiny_tasks()
     stalled = of_training(placer).placers[CANDIDATE].place(task)
-    costs = [float(placer.predict(task, found).overall_ms()) for found in (stalled, placer.place(task))]
+    costs = [float(placer.predict(task, placement).overall_ms()) for placement in (stalled, placer.place(task))]
     assert costs[0] <= costs[1]
     assert of_training(replace(placer, budget_ms=1.0)).placers[CANDIDATE].place(task) == placer.place(task, 1.0)
 

@@ -19,7 +19,7 @@ from tests.helpers.samples import make_evaluation, make_sample
 WHERE = {"testbed": "cluster", "hardware": "x"}
 
 
-def found(settings: Settings, sql: str) -> list[tuple]:
+def answers(settings: Settings, sql: str) -> list[tuple]:
     """The rows that answer a query."""
     return [tuple(row.values()) for row in query(settings, sql)]
 
@@ -27,25 +27,25 @@ def found(settings: Settings, sql: str) -> list[tuple]:
 @pytest.mark.parametrize("view", catalog.VIEWS)
 def test_a_view_has_its_columns_before_the_first_file(settings, view, request, lake, task):
     described = f"select column_name, column_type from (describe from {view})"
-    empty = found(settings, described)
-    assert found(settings, f"from {view}") == []
+    empty = answers(settings, described)
+    assert answers(settings, f"from {view}") == []
     request.getfixturevalue("filled")
     if view == "evaluated_devices":
         append_samples(lake, [make_sample(task, [0, 0, 1])], "key", 0, request.getfixturevalue("version"))
-    assert found(settings, described) == empty
-    assert len(found(settings, f"from {view}")) > 0
+    assert answers(settings, described) == empty
+    assert len(answers(settings, f"from {view}")) > 0
     if view in ("versions", "tables", "tasks", "exchange_samples"):
         assert [name for name, _ in empty] == datasets()[view].names
 
 
 def test_a_sample_is_one_row_and_each_of_its_devices_is_one(settings, filled):
-    by_hardware = found(settings, "select hardware, avg(overall_ms) as mean from cost_samples group by 1")
+    by_hardware = answers(settings, "select hardware, avg(overall_ms) as mean from cost_samples group by 1")
     assert by_hardware == [("simulated H100", 2.0)]
     rows = pd.read_parquet(settings.lake_root / "cost_samples").query("device == 0 and is_least and not is_reference")
-    assert {*rows["sample_id"]} == {name for (name,) in found(settings, "select sample_id from cost_samples")}, (
+    assert {*rows["sample_id"]} == {name for (name,) in answers(settings, "select sample_id from cost_samples")}, (
         "as said"
     )
-    first, second = found(
+    first, second = answers(
         settings,
         "select device, device_ms, num_tables, memory_bytes, sum_dim, single_table, shard_tables from device_costs "
         "where testbed = 'simulated:h100' order by device",
@@ -56,8 +56,8 @@ def test_a_sample_is_one_row_and_each_of_its_devices_is_one(settings, filled):
 
 def test_placements_name_devices_and_a_testbeds_query_opens_its_files(settings, filled):
     sql = "explain analyze select count(*) from device_costs where testbed = 'simulated:h100'"
-    assert "1/2" in str(found(settings, sql)), "only the files of one testbed are opened"
-    rows = found(settings, "select origin, testbed, placer, table_name, device from placements order by all")
+    assert "1/2" in str(answers(settings, sql)), "only the files of one testbed are opened"
+    rows = answers(settings, "select origin, testbed, placer, table_name, device from placements order by all")
     assert rows[:3] == [("cost_sample", "cluster", None, name, 0) for name in ("a", "d", "e")]
     assert rows[3:6] == [("cost_sample", "simulated:h100", None, n, d) for n, d in (("a", 0), ("d", 1), ("e", 1))]
     assert rows[6:] == [("evaluation", "cluster", "random", n, d) for n, d in (("a", 0), ("d", 0), ("e", 1))]
