@@ -196,12 +196,12 @@ def _add_range(menu: Menu, state: State, edit: Ints, sign: int) -> None:
     state.place[table, r] = place if sign > 0 else -1
     state.option[table] = option
     if spread == ON_DEVICES:
-        own, end = table * state.place.shape[1] + r, len(state.option) * state.place.shape[1] + place
+        item, end = table * state.place.shape[1] + r, len(state.option) * state.place.shape[1] + place
         if sign < 0:
-            _link(state.ring, state.ring[own, 1], state.ring[own, 0])
+            _link(state.ring, state.ring[item, 1], state.ring[item, 0])
         else:
-            _link(state.ring, state.ring[end, 1], own)
-            _link(state.ring, own, end)
+            _link(state.ring, state.ring[end, 1], item)
+            _link(state.ring, item, end)
         for g in range(menu.first_group[table], menu.first_group[table + 1]):
             state.held[menu.groups[g], place] += sign
 
@@ -295,17 +295,17 @@ def _range_on(state: State, device: int, steps: int) -> tuple[int, int]:
     """Table and range on a device, so many after the last one in its circle; table -1 if the device has none."""
     most = state.place.shape[1]
     end = len(state.option) * most + device
-    own = end
+    item = end
     for _ in range(steps + 1):
-        own = state.ring[own, 0]
-    if own == end:
-        own = state.ring[own, 0]
-    if own == end:
+        item = state.ring[item, 0]
+    if item == end:
+        item = state.ring[item, 0]
+    if item == end:
         return -1, 0
     _link(state.ring, state.ring[end, 1], state.ring[end, 0])
-    _link(state.ring, end, state.ring[own, 0])
-    _link(state.ring, own, end)
-    return own // most, own % most
+    _link(state.ring, end, state.ring[item, 0])
+    _link(state.ring, item, end)
+    return item // most, item % most
 
 
 @inlined
@@ -490,21 +490,21 @@ def _anneal(
                 e += 1
             count = 2 * removed
         if _change(menu, state, search, removed, count, is_spread, threshold):
-            for each in (t, other):
-                if each >= 0 and not is_changed[each]:
-                    is_changed[each], changed[num_changed] = True, each
+            for moved in (t, other):
+                if moved >= 0 and not is_changed[moved]:
+                    is_changed[moved], changed[num_changed] = True, moved
                     num_changed += 1
             is_best = state.totals[_ENERGY] < run[1] and state.totals[_COST] <= best.cost_ms
             if is_best and (not search.over_ms or (state.used <= menu.capacity).all()):
                 run[1], run[2] = state.totals[_ENERGY], state.totals[_COST]
-                for each in changed[:num_changed]:
-                    best.option[each], is_changed[each] = state.option[each], False
-                    copy_into(best.place[each], state.place[each])
+                for moved in changed[:num_changed]:
+                    best.option[moved], is_changed[moved] = state.option[moved], False
+                    copy_into(best.place[moved], state.place[moved])
                 num_changed = 0
 
 
 def state_of(menu: Menu, option: Ints, place: Ints) -> State:
-    """The state of a placement, from nothing."""
+    """The state of a placement."""
     state = empty_state(menu)
     _fill(menu, state, option, place)
     return state
