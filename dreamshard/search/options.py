@@ -227,13 +227,13 @@ class ShardingOptions:
         )
         return replace(self, fields=fields, menu=menu)
 
-    def translated(self, other: "ShardingOptions", found: Found) -> list[Found]:
+    def translated(self, other: "ShardingOptions", result: Found) -> list[Found]:
         """A placement by other options of the same task; none if these lack one of its options."""
-        wanted = other.fields.number[found.option]
+        wanted = other.fields.number[result.option]
         option = np.minimum(np.searchsorted(self.fields.number, wanted), len(self.fields.number) - 1)
         place = self._nowhere()
-        place[:, : found.place.shape[1]] = found.place[:, : place.shape[1]]
-        return [Found(option, place, found.cost_ms)] if (self.fields.number[option] == wanted).all() else []
+        place[:, : result.place.shape[1]] = result.place[:, : place.shape[1]]
+        return [Found(option, place, result.cost_ms)] if (self.fields.number[option] == wanted).all() else []
 
     def _nowhere(self) -> Ints:
         """`[I, K]` places of ranges that are nowhere."""
@@ -268,9 +268,9 @@ class ShardingOptions:
         """Whether every table may be whole."""
         return bool((self.fields.kind[self.menu.first_option[:-1]] == _TABLE_WISE).all())
 
-    def placement(self, found: Found, *, joined: bool) -> Placement:
+    def placement(self, result: Found, *, joined: bool) -> Placement:
         """The placement; `joined` makes ranges of a table that are on one device, or host, one wider range."""
-        fields, option, place = self.fields, found.option[self.item].tolist(), found.place[self.item].tolist()
+        fields, option, place = self.fields, result.option[self.item].tolist(), result.place[self.item].tolist()
         first, shardings = self.menu.first_range.tolist(), []
         dims, ends, parts = self.task.tables.dim.tolist(), fields.end.tolist(), fields.parts.tolist()
         kinds, shares = fields.kind.tolist(), [None if np.isnan(share) else share for share in fields.share.tolist()]
