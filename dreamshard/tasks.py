@@ -259,7 +259,7 @@ class Shards:
         is_other = (dim != whole["dim"]) | (held != whole["rows"]) | (self.batch_share < 1)
         if torch.equal(self.table, torch.arange(len(tables))) and not is_other.any():
             return tables
-        names = tuple(tables.names[t] for t in self.table.tolist())
+        names = tuple(np.array(tables.names, object)[self.table.numpy()].tolist())
         first = tables.column_ranges[self.table, 0] + self.columns[:, 0]
         share, distinct_share = tables.shares_of(self.table, self.rows)  # [S]
         lookups = (whole["lookups"] * share.double() * self.batch_share.double()).round().long()
@@ -329,10 +329,13 @@ class Shards:
         """The task with these shards as its tables."""
         return self.task if self.tables is self.task.tables else replace(self.task, tables=self.tables)
 
+    def select(self, which: Int[Tensor, " N"] | Bool[Tensor, " S"]) -> "Shards":
+        """Some of the shards."""
+        return replace(self, **{field.name: getattr(self, field.name)[which] for field in fields(self)[1:-1]})
+
     def on(self, device: int) -> "Shards":
         """The shards of one device."""
-        is_on, columns = self.device == device, [field.name for field in fields(self)[1:-1]]
-        return replace(self, **{name: getattr(self, name)[is_on] for name in columns})
+        return self.select(self.device == device)
 
     def require_hosts_of(self, devices_per_host: int) -> None:
         """Raise a ValueError if rows of a table are spread over a host and hosts have fewer devices."""

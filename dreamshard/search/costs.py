@@ -83,7 +83,12 @@ class CostModel(ABC):
         Raises:
             ValueError: the model has no costs of such shards.
         """
-        return torch.cat([self.own_loads(shards), shards.traffic[:, 1:]], dim=1).double().numpy()
+        copied, table = shards.is_any("data_parallel"), shards.table
+        is_new = torch.ones_like(copied)  # copies of a table are alike, and follow one another
+        is_new[1:] = ~(copied[1:] & copied[:-1] & (table[1:] == table[:-1]))
+        some = shards.select(is_new)
+        loads = torch.cat([self.own_loads(some), some.traffic[:, 1:]], dim=1).double()
+        return loads[is_new.cumsum(0) - 1].numpy()
 
     @abstractmethod
     def own_loads(self, shards: Shards) -> Float[Tensor, "S K"]:

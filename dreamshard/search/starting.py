@@ -148,9 +148,12 @@ def _fit_on_hosts(menu: Menu, state: State, t: int, option: int, places: Ints, s
 @jit
 def _greedy(menu: Menu, state: State, order: Ints, scale: float, target: Target) -> bool:
     places, kept = np.zeros(state.place.shape[1], np.int64), np.zeros(state.place.shape[1], np.int64)
-    loads, most = np.zeros(len(state.own_ms)), np.inf if target.own_ms == np.inf else 1.0
+    loads, most, is_stale = np.zeros(len(state.own_ms)), np.inf if target.own_ms == np.inf else 1.0, False
     for t in order:
         chosen, least = menu.first_option[t], np.inf
+        if is_stale and menu.spread[chosen] != ON_ALL:  # tables on all devices need no costs
+            settle(menu, state)
+            is_stale = False
         for d in range(len(loads)):
             load = _load(target, state.own_ms[d], state.sums[d, menu.law.width], scale)
             loads[d] = load if may_hold(menu, state, t, d) else np.inf
@@ -169,7 +172,7 @@ def _greedy(menu: Menu, state: State, order: Ints, scale: float, target: Target)
             return False
         put(menu, state, t, chosen, kept)
         if menu.spread[chosen] != ON_DEVICES:
-            settle(menu, state)
+            is_stale = True
         else:
             for k in range(menu.first_range[chosen + 1] - menu.first_range[chosen]):
                 state.own_ms[kept[k]] = device_ms(menu.law, state.sums[kept[k]])

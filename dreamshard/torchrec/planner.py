@@ -77,13 +77,12 @@ class ShardCosts(ShardEstimator):  # type: ignore[misc]  # torchrec is untyped h
         model, kernels = self.model, ["fused", "dense"]
         if isinstance(model, RooflineCosts) and model.spec.host_bytes_per_s:
             kernels.append(CACHED)
-        known = []
+        known, empty, free, unknown = [], Storage(hbm=0, ddr=0), Perf(*[0.0] * 4), Perf(*[math.inf] * 4)
         for option in sharding_options:
             is_known = option.compute_kernel in kernels
             known += [(option, self.number[option.path, option.name])] * is_known
             for shard in option.shards:
-                shard.storage = Storage(hbm=0, ddr=0)
-                shard.perf = Perf(*[0.0 if is_known or not min(shard.size) else math.inf] * 4)
+                shard.storage, shard.perf = empty, free if is_known or 0 in shard.size else unknown
         held, shards = shards_of(model.task, known, model.devices_per_host)
         loads = model.loads(shards)
         # most blocks of a table's rows are alike, so they have the same weighted sum of loads
@@ -97,7 +96,7 @@ class ShardCosts(ShardEstimator):  # type: ignore[misc]  # torchrec is untyped h
         if all(shard.rank is not None for shard in held):
             together_ms = model.phases_ms(model.sums(shards)[None])[0]
             phases_ms *= (together_ms / shards.per_device(phases_ms).clamp(min=1e-12))[shards.device]
-        for shard, (forward, sent, returned, backward) in zip(held, phases_ms.tolist(), strict=True):
+        for shard, forward, sent, returned, backward in zip(held, *phases_ms.T.tolist(), strict=True):
             shard.perf = Perf(forward, sent, backward, returned)
 
 

@@ -9,10 +9,11 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
@@ -61,23 +62,25 @@ def shards_of(
 
     Writes the storage of each shard. Tables of fewer rows than devices leave some without; these shards are left out.
     """
-    held, rows = [], []
+    held, fields, nothing = list[Shard](), [], Storage(hbm=0, ddr=0)
     for option, table in options:
         kind, share = SHARDING_TYPES.index(planned_type(option.sharding_type)), math.nan
         if option.compute_kernel == CACHED:
             share = min(max(option.cache_load_factor or DEFAULT_SHARE, 1e-9), 1.0)
         for shard in option.shards:
-            shard.storage = Storage(hbm=0, ddr=0)
-            if min(shard.size):
-                held.append(shard)
-                (row, column), (height, width) = shard.offset, shard.size
-                rows.append((table, shard.rank or 0, kind, row, row + height, column, column + width, share))
-    fields = torch.tensor(rows, dtype=torch.float64).reshape(-1, 8).T
-    numbers, device, kinds, *ends = fields[:7].long()
-    by_rows, by_columns = torch.stack(ends[:2], dim=1), torch.stack(ends[2:], dim=1)
-    shards = Shards(task, numbers, device, kinds, by_rows, by_columns, fields[7], devices_per_host)
-    for shard, hbm, ddr in zip(held, shards.device_bytes.tolist(), shards.host_bytes.tolist(), strict=True):
-        shard.storage = Storage(hbm=hbm, ddr=ddr)
+            shard.storage = nothing
+        some = [shard for shard in option.shards if 0 not in shard.size]
+        held += some
+        fields.append((len(some), table, kind, share))
+    of_option = torch.tensor(fields, dtype=torch.float64).reshape(-1, 4)
+    numbers, kinds, shares = of_option.repeat_interleave(of_option[:, 0].long(), dim=0).T[1:]
+    device = torch.tensor([shard.rank or 0 for shard in held], dtype=torch.int64)
+    corners = chain.from_iterable(chain(shard.offset, shard.size) for shard in held)
+    ends = torch.from_numpy(np.fromiter(corners, np.int64)).view(-1, 2, 2).cumsum(1)  # the last ones exclusive
+    shards = Shards(task, numbers.long(), device, kinds.long(), *ends.unbind(2), shares, devices_per_host)
+    known: dict[tuple[int, int], Storage] = {}  # copies are alike
+    for shard, size in zip(held, zip(shards.device_bytes.tolist(), shards.host_bytes.tolist(), strict=True), strict=True):
+        shard.storage = known.get(size) or known.setdefault(size, Storage(*size))
     return held, shards
 
 
@@ -126,6 +129,10 @@ def sharding_options(
             )
         limits = (constraints or {}).get(table.name, ParameterConstraints())
         blocks = sharding.blocks(table.rows, table.dim, placement.num_devices, placement.devices_per_host)
+        corners = {  # copies share lists, as TorchRec's own
+            ((first, last), (start, end)): ([last - first, min(end, table.dim) - start], [first, start])
+            for (first, last), (start, end) in {(rows, columns) for _, rows, columns in blocks}
+        }
         options.append(
             ShardingOption(
                 name=table.name,
@@ -136,10 +143,7 @@ def sharding_options(
                 sharding_type=kind,
                 partition_by=get_partition_by_type(kind),
                 compute_kernel="dense" if kind == "data_parallel" else "fused" if share is None else CACHED,
-                shards=[
-                    Shard([last - first, min(end, table.dim) - start], [first, start], rank=rank)
-                    for rank, (first, last), (start, end) in blocks
-                ],
+                shards=[Shard(*corners[rows, columns], rank=rank) for rank, rows, columns in blocks],
                 cache_params=share and replace(limits.cache_params or CacheParams(), load_factor=share),
                 is_pooled=table.pooling != "none",
                 enforce_hbm=limits.enforce_hbm,
