@@ -86,8 +86,8 @@ def search(
         raise no_placement(task)
     best, best_ms = None, math.inf
     for options, found in sorted(exploration.results.values(), key=lambda result: len(result[0].types)):
-        for are_joined in (False, True) if found.cost_ms <= exploration.least_ms * (1 + _NEARLY) else ():
-            placement = options.placement(found, joined=are_joined)
+        near = found.cost_ms <= exploration.least_ms * (1 + _NEARLY)
+        for placement in dict.fromkeys(options.placement(found, joined=joined) for joined in (False, True) if near):
             overall_ms = float(costs.predict(placement).overall_ms())
             if overall_ms < best_ms * (1 - _WORTH) and not violation(task, placement):
                 best, best_ms = placement, overall_ms
@@ -129,12 +129,15 @@ class _Exploration:
         wanted += [frozenset([kind]) for kind in ON_ONE_DEVICE]
         restricted = [options for types in wanted if (options := every.only(types)) is not None]
         able = [*{one.fields.number.tobytes(): one for one in restricted}.values()]
-        splits = [_even_splits(options) for options in able]
-        bounds_ms = [(1 - self.costs.unevenness) * min(map(_cost, one)) for one in splits]
-        for n in sorted(range(len(able)), key=lambda n: (len(able[n].types) > 1, bounds_ms[n])):
-            is_first = not self.results  # so that a late search has a placement too
-            if (is_first or not self.is_late()) and bounds_ms[n] < self.least_ms * (1 - _WORTH):
-                self._search(able[n], splits[n])
+        for are_mixed in (False, True):
+            some = [options for options in able if (len(options.types) > 1) == are_mixed]
+            if self.results and self.is_late():  # so that a late search has a placement too
+                return
+            splits = [_even_splits(options) for options in some]
+            bounds_ms = [(1 - self.costs.unevenness) * min(map(_cost, one)) for one in splits]
+            for n in np.argsort(bounds_ms, kind="stable"):
+                if not (self.results and self.is_late()) and bounds_ms[n] < self.least_ms * (1 - _WORTH):
+                    self._search(some[n], splits[n])
 
     def _search(self, options: ShardingOptions, splits: Sequence[EvenSplit]) -> None:
         """Anneal the best starts, and keep the result."""
