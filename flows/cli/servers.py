@@ -1,11 +1,9 @@
 """`dreamshard up`, `deploy` and `worker`: servers and workers, on this machine or for a team."""
 
+import json
 import os
-import signal
 import sys
-import time
 from collections.abc import Mapping
-from contextlib import ExitStack
 from typing import Annotated, Any
 
 from cyclopts import Parameter
@@ -14,7 +12,7 @@ from flows.cli import terminal
 from flows.cli.command import Fields, Positive, command, open_home
 from flows.forms.options import RetrainingOptions
 from flows.servers.deployment import POOL, deploy as deploy_all
-from flows.servers.local import local_servers
+from storage.settings import LOCAL, quiet_environment
 
 WORKER = ("prefect", "worker", "start", "--pool")
 _SERVERS = {"PREFECT_API_URL": "http://HOST:4200/api", "MLFLOW_TRACKING_URI": "http://HOST:5000"}
@@ -41,30 +39,26 @@ def up(
         notify: Prefect notification block to use for failed retrainings, as TYPE/NAME.
     """
     settings = open_home()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    quiet_environment()
+    os.environ["MLFLOW_BACKEND_STORE_URI"] = settings.tracking_uri
+    # experiments of the home's own database keep their files in the home, so that `run` reads them without a server
+    own = ["--default-artifact-root", settings.artifact_root] if settings.tracking_uri.startswith(LOCAL) else []
+    given = options.model_dump(exclude_unset=True, exclude_none=True) | ({"notify": notify} if notify else {})
+    words = [
+        f"--{name.replace('_', '-')}={one}"
+        for name, value in given.items()
+        for one in (value if isinstance(value, list) else [value])
+    ]
+    servers = {
+        "home": str(settings.home),
+        "prefect_port": prefect_port,
+        "mlflow_port": mlflow_port,
+        "files": ["--artifacts-destination", settings.artifact_root, *own],
+        "deploy": ["flows.cli.app", "deploy", *words],
+        "worker": [*WORKER, POOL, "--limit", "2"] if run_here else [],
+    }
     terminal.note("starting Prefect, MLflow and a worker; the first time takes half a minute")
-    try:
-        with local_servers(settings, prefect_port, mlflow_port) as servers, ExitStack() as ending:
-            deployed = deploy_all(options, notify, f"{servers.prefect}/api")
-            command = ("worker", *WORKER, POOL, "--limit", "2")
-            if run_here:
-                ending.enter_context(servers.child(*command))
-            terminal.say(
-                f"Prefect  {servers.prefect}/v2/deployments\n"
-                f"MLflow   {servers.mlflow}/#/models\n"
-                f"home     {settings.home} (logs in {settings.home / 'logs'})"
-            )
-            show_models(deployed)
-            terminal.say("Start `retrain` from Prefect's Deployments page. Ctrl-C stops everything.")
-            while (ended := servers.first_ended()) in (None, "worker"):
-                if ended:
-                    terminal.note("the worker ended and is being restarted; restart its runs to continue them")
-                    ending.close()
-                    ending.enter_context(servers.child(*command))
-                time.sleep(1)
-    except KeyboardInterrupt:
-        return
-    raise RuntimeError(f"{ended} ended, so the others were stopped too; see {settings.home / 'logs' / ended}.log")
+    os.execv(sys.executable, [sys.executable, "-m", "flows.servers.local", json.dumps(servers)])
 
 
 @command

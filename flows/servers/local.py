@@ -1,17 +1,20 @@
-"""The processes of `dreamshard up`: Prefect's server, MLflow's server and a worker, on this machine's loopback interface."""
+"""The process that `dreamshard up` becomes: it runs Prefect's server, MLflow's server and a worker on this machine's loopback
+interface, and waits, so it imports nothing that they need.
+"""
 
+import json
 import os
+import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import httpx
-
-from storage.settings import Settings, quiet_environment
 
 LOOPBACK = "127.0.0.1"
 STARTUP_S = 600.0
@@ -29,30 +32,84 @@ _SERVER = {
 
 @dataclass(frozen=True, kw_only=True)
 class Servers:
-    """Addresses of the servers (Prefect's API is at `/api`, its pages at `/v2`), and all processes by name."""
+    """Servers on two ports, deployments, and a worker.
 
-    settings: Settings
-    prefect: str
-    mlflow: str
+    Attributes:
+        home: for logs and Prefect's database, unless `PREFECT_SERVER_DATABASE_CONNECTION_URL` names another.
+        prefect_port: of Prefect, whose API is at `/api` and whose pages are at `/v2`.
+        mlflow_port: of MLflow, whose database is that of `MLFLOW_BACKEND_STORE_URI`: every user reads a command's password.
+        files: options of MLflow's server.
+        deploy: command of Python that deploys everything and says so.
+        worker: command of the worker; empty for none.
+        processes: all by name.
+    """
+
+    home: str
+    prefect_port: int
+    mlflow_port: int
+    files: list[str]
+    deploy: list[str]
+    worker: list[str]
     processes: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
+
+    @property
+    def logs(self) -> Path:
+        """Folder of what the processes print."""
+        return Path(self.home) / "logs"
+
+    def run(self) -> None:
+        """Run everything until a server ends; a worker that ends is started again.
+
+        Raises:
+            ValueError: a port is taken.
+            RuntimeError: a server ended or did not start; the message has its last lines or their file.
+        """
+        for port in (self.prefect_port, self.mlflow_port):
+            _check_free(port)
+        prefect, mlflow = f"http://{LOOPBACK}:{self.prefect_port}", f"http://{LOOPBACK}:{self.mlflow_port}"
+        variables = {
+            "PREFECT_SERVER_UI_STATIC_DIRECTORY": f"{self.home}/prefect/pages",
+            "PREFECT_API_URL": f"{prefect}/api",
+            "PREFECT_UI_URL": f"{prefect}/v2",
+            "PREFECT_LOGGING_LEVEL": "INFO",
+            "MLFLOW_TRACKING_URI": mlflow,
+        }
+        os.environ.update({**_SERVER, **os.environ, **variables})
+        listen, quiet = ("--host", LOOPBACK, "--port"), ("--workers", "1", "--uvicorn-opts", "--log-level warning")
+        with ExitStack() as servers, ExitStack() as worker:
+            for name, *command in (
+                ("prefect", "prefect", "server", "start", *listen, str(self.prefect_port)),
+                ("mlflow", "mlflow", "server", *listen, str(self.mlflow_port), *quiet, *self.files),
+            ):
+                servers.enter_context(self.child(name, *command))
+            for page in (f"{prefect}/api/health", f"{prefect}/v2/", f"{mlflow}/health"):
+                self.wait_for(page)
+            print(f"Prefect  {prefect}/v2/deployments\nMLflow   {mlflow}/#/models", flush=True)  # noqa: T201
+            print(f"home     {self.home} (logs in {self.logs})", flush=True)  # noqa: T201
+            if subprocess.run([sys.executable, "-m", *self.deploy], check=False).returncode:
+                raise RuntimeError("deploying failed, so the servers were stopped")
+            print("Start `retrain` from Prefect's Deployments page. Ctrl-C stops everything.", flush=True)  # noqa: T201
+            if self.worker:
+                worker.enter_context(self.child("worker", *self.worker))
+            while (ended := self.first_ended()) in (None, "worker"):
+                if ended:
+                    print("the worker ended and is being restarted; restart its runs to continue them", file=sys.stderr)  # noqa: T201
+                    worker.close()
+                    worker.enter_context(self.child("worker", *self.worker))
+                time.sleep(1)
+        raise RuntimeError(f"{ended} ended, so the others were stopped too; see {self.logs / ended}.log")
 
     def first_ended(self) -> str | None:
         """The name of a process that ended, or None."""
         return next((name for name, process in self.processes.items() if process.poll() is not None), None)
 
     @contextmanager
-    def child(self, name: str, *command: str, **more: str) -> Iterator[None]:
-        """Run `python -m COMMAND` while the block runs; its output goes to `<home>/logs/NAME.log`.
-
-        Args:
-            more: environment variables besides this process's own.
-        """
-        logs = self.settings.home / "logs"
-        logs.mkdir(parents=True, exist_ok=True)
-        with (logs / f"{name}.log").open("ab") as log:
+    def child(self, name: str, *command: str) -> Iterator[None]:
+        """Run `python -m COMMAND` while the block runs; its output goes to `<home>/logs/NAME.log`."""
+        self.logs.mkdir(parents=True, exist_ok=True)
+        with (self.logs / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", *command],
-                env={**os.environ, **more},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -78,56 +135,10 @@ class Servers:
         while not answers(url):
             ended = self.first_ended()
             if ended is not None or time.monotonic() > deadline:
-                log = self.settings.home / "logs" / f"{ended or 'prefect'}.log"
+                log = self.logs / f"{ended or 'prefect'}.log"
                 last = " | ".join(log.read_text(errors="replace").strip().splitlines()[-3:])
                 raise RuntimeError(f"no server answers at {url}: {last}; see {log}")
             time.sleep(0.2)
-
-
-@contextmanager
-def local_servers(settings: Settings, prefect_port: int, mlflow_port: int) -> Iterator[Servers]:
-    """Run Prefect's and MLflow's servers while the block runs; this process's environment then names them.
-
-    With the home's own database, MLflow's experiments keep their files in the home, so that `dreamshard run` reads them
-    without a server. Any other database belongs to a team, and all files go through the server.
-
-    Args:
-        settings: the home, for Prefect's database and logs; `tracking_uri` is MLflow's database. Prefect's is that of
-            `PREFECT_SERVER_DATABASE_CONNECTION_URL`, or a file in the home.
-
-    Raises:
-        ValueError: a port is taken.
-        RuntimeError: a server did not start; the message has its last lines.
-    """
-    for port in (prefect_port, mlflow_port):
-        _check_free(port)
-    prefect, mlflow = f"http://{LOOPBACK}:{prefect_port}", f"http://{LOOPBACK}:{mlflow_port}"
-    variables = {
-        "PREFECT_SERVER_UI_STATIC_DIRECTORY": str(settings.home / "prefect" / "pages"),
-        "PREFECT_API_URL": f"{prefect}/api",
-        "PREFECT_UI_URL": f"{prefect}/v2",
-        "PREFECT_LOGGING_LEVEL": "INFO",
-        "MLFLOW_TRACKING_URI": mlflow,
-    }
-    quiet_environment()
-    os.environ.update({**_SERVER, **os.environ, **variables})
-    own_files = (
-        ("--default-artifact-root", settings.artifact_root) if settings.tracking_uri.startswith("sqlite") else ()
-    )
-    files = ("--artifacts-destination", settings.artifact_root, *own_files)
-    listen, quiet = ("--host", LOOPBACK, "--port"), ("--uvicorn-opts", "--log-level warning")
-    # the database comes by environment: every user of the machine reads a command's password
-    database = {"MLFLOW_BACKEND_STORE_URI": settings.tracking_uri}
-    servers = Servers(settings=settings, prefect=prefect, mlflow=mlflow)
-    with (
-        servers.child("prefect", "prefect", "server", "start", *listen, str(prefect_port)),
-        servers.child(
-            "mlflow", "mlflow", "server", *listen, str(mlflow_port), "--workers", "1", *quiet, *files, **database
-        ),
-    ):
-        for page in (f"{prefect}/api/health", f"{prefect}/v2/", f"{mlflow}/health"):
-            servers.wait_for(page)
-        yield servers
 
 
 def _check_free(port: int) -> None:
@@ -152,3 +163,13 @@ def answers(url: str) -> bool:
         return httpx.get(url, timeout=5.0).status_code in (httpx.codes.OK, httpx.codes.UNAUTHORIZED)
     except httpx.TransportError:
         return False
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        Servers(**json.loads(sys.argv[1])).run()
+    except KeyboardInterrupt:
+        sys.exit(0)
+    except (ValueError, RuntimeError) as error:
+        sys.exit(f"dreamshard: {error}")
