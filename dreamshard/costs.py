@@ -121,11 +121,6 @@ class Infeasible:
     free_bytes: int
     foreign_bytes: int = 0
 
-    @property
-    def is_crowded_out(self) -> bool:
-        """Whether it would have fitted without other processes."""
-        return self.foreign_bytes > 0 and self.asked_bytes <= self.free_bytes + self.foreign_bytes
-
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:

@@ -16,7 +16,7 @@ from dreamshard.hardware.accelerator import PRESETS, AcceleratorSpec, hardware a
 from dreamshard.plan import read_plan
 from dreamshard.recipes import Recipe
 from dreamshard.testbeds.base import TABLES_SHARE
-from dreamshard.traces import Interval, Learned, trace_files, traced_sample
+from dreamshard.traces import Learned, trace_files, traced_sample
 from dreamshard.workloads import dataset_version
 from dreamshard.workloads.sources import local_folder
 from flows.forms.form import configure, deployed
@@ -59,7 +59,10 @@ def learn(options: LearnOptions) -> dict[str, Any]:
             outcome = place_tables(store, asked.model_copy(update={"placer": version}))
     planned = read_plan(outcome["plan"]).placement(newest.task.tables)
     saving = learned.saving(newest.task, newest.placement, planned)
-    advice = _advice(saving)
+    advice = "take the new plan"
+    if saving.low <= 0:
+        more = "profile some steps of the new plan, and learn from them too, before it is taken for good"
+        advice = more if saving.mean > 0 else "keep the current plan"
     announce(f"The new plan saves {saving}: {advice}.")
     return outcome | {
         "version": version,
@@ -70,14 +73,6 @@ def learn(options: LearnOptions) -> dict[str, Any]:
         "saving": [saving.mean, saving.low, saving.high],
         "advice": advice,
     }
-
-
-def _advice(saving: Interval) -> str:
-    if saving.low > 0:
-        return "take the new plan"
-    if saving.mean > 0:
-        return "profile some steps of the new plan, and learn from them too, before it is taken for good"
-    return "keep the current plan"
 
 
 def profiles_in(address: str) -> dict[str, str]:

@@ -62,9 +62,9 @@ def place_tables(store: Store, options: PlaceOptions) -> dict[str, Any]:
         announce(sentence)
 
     placed = request.place(store, request.check(store, options, note), note)
-    plan, text = placed.plan, placed.plan.to_json()
-    name = re.sub(r"[^\w.-]+", "-", placed.request.task.name)
-    target = store.plans / f"{name}-{digest(text)}.json"
+    plan, is_csv = placed.plan, options.format == "csv"
+    text, name = plan.to_csv() if is_csv else plan.to_json(), re.sub(r"[^\w.-]+", "-", placed.request.task.name)
+    target = store.plans / f"{name}-{digest(text)}.{'csv' if is_csv else 'json'}"
     html = target.with_suffix(".html")
     write_text(html, html_page(placed))
     write_text(target, text)

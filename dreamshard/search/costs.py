@@ -83,9 +83,8 @@ class CostModel(ABC):
         Raises:
             ValueError: the model has no costs of such shards.
         """
-        copied, table = shards.is_any("data_parallel"), shards.table
-        is_new = torch.ones_like(copied)  # copies of a table are alike, and follow one another
-        is_new[1:] = ~(copied[1:] & copied[:-1] & (table[1:] == table[:-1]))
+        runs = shards.table.where(shards.is_any("data_parallel"), ~torch.arange(len(shards.table)))
+        is_new = runs.diff(prepend=runs[:1] - 1) != 0  # copies of a table are alike, and follow one another
         some = shards.select(is_new)
         loads = torch.cat([self.own_loads(some), some.traffic[:, 1:]], dim=1).double()
         return loads[is_new.cumsum(0) - 1].numpy()

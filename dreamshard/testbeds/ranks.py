@@ -343,13 +343,17 @@ def serve(number: int, num_ranks: int, meeting: str, local_rank: int | None) -> 
     threading.Thread(target=_listen, args=(store.clone(), number), daemon=True).start()
     signal.signal(signal.SIGALRM, _give_up)
     try:
-        gpu, machine = _gpu_of(local_rank), socket.gethostname()
+        machine, visible, gpu = socket.gethostname(), torch.cuda.device_count(), local_rank
+        if gpu is not None and gpu >= visible:  # or the launcher lets the rank see only one
+            gpu = 0 if visible == 1 else None
         store.set(f"machine/{number}", machine)
         _put(store, f"rank/{number}", describe_rank(number, gpu))
         machines = store.multi_get([f"machine/{other}" for other in range(num_ranks)])
         here = [other for other, name in enumerate(machines) if name.decode() == machine]
         if gpu is None:
-            _pin(here.index(number), len(here))
+            cores = sorted(os.sched_getaffinity(0))
+            if len(cores) > len(here):  # a core for each rank of this host, and one for their driver
+                os.sched_setaffinity(0, {cores[here.index(number) * len(cores) // len(here)]})
         worker = _Worker(number, gpu, len(here))
         groups = PrefixStore("group", store.clone())
         timeout = timedelta(seconds=JOIN_S)
@@ -424,21 +428,6 @@ def describe_rank(number: int, gpu: int | None) -> Rank:
         return Rank(number, host, processor)
     properties = torch.cuda.get_device_properties(gpu)
     return Rank(number, host, processor, str(properties.name), int(properties.total_memory))
-
-
-def _pin(position: int, count: int) -> None:
-    """Run on a core of its own, if there are enough for the `count` ranks of this host and their driver."""
-    cores = sorted(os.sched_getaffinity(0))
-    if len(cores) > count:
-        os.sched_setaffinity(0, {cores[position * len(cores) // count]})
-
-
-def _gpu_of(local_rank: int | None) -> int | None:
-    """The GPU by its number on the host, or the only one that the launcher lets the rank see; None without one."""
-    visible = torch.cuda.device_count()
-    if local_rank is None:
-        return None
-    return min(local_rank, visible - 1) if visible == 1 or local_rank < visible else None
 
 
 def _listen(store: Store, number: int) -> None:

@@ -77,12 +77,13 @@ class ShardCosts(ShardEstimator):  # type: ignore[misc]  # torchrec is untyped h
         model, kernels = self.model, ["fused", "dense"]
         if isinstance(model, RooflineCosts) and model.spec.host_bytes_per_s:
             kernels.append(CACHED)
-        known, empty, free, unknown = [], Storage(hbm=0, ddr=0), Perf(*[0.0] * 4), Perf(*[math.inf] * 4)
+        known = []
         for option in sharding_options:
             is_known = option.compute_kernel in kernels
             known += [(option, self.number[option.path, option.name])] * is_known
+            nothing, perf = Storage(hbm=0, ddr=0), Perf(*[0.0 if is_known else math.inf] * 4)
             for shard in option.shards:
-                shard.storage, shard.perf = empty, free if is_known or 0 in shard.size else unknown
+                shard.storage, shard.perf = nothing, perf
         held, shards = shards_of(model.task, known, model.devices_per_host)
         loads = model.loads(shards)
         # most blocks of a table's rows are alike, so they have the same weighted sum of loads

@@ -9,6 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import Annotated, Any
@@ -62,25 +63,24 @@ def shards_of(
 
     Writes the storage of each shard. Tables of fewer rows than devices leave some without; these shards are left out.
     """
-    held, fields, nothing = list[Shard](), [], Storage(hbm=0, ddr=0)
+    held, fields, storage = list[Shard](), [], cache(Storage)  # copies share one
     for option, table in options:
         kind, share = SHARDING_TYPES.index(planned_type(option.sharding_type)), math.nan
         if option.compute_kernel == CACHED:
             share = min(max(option.cache_load_factor or DEFAULT_SHARE, 1e-9), 1.0)
         for shard in option.shards:
-            shard.storage = nothing
+            shard.storage = storage(0, 0)
         some = [shard for shard in option.shards if 0 not in shard.size]
         held += some
         fields.append((len(some), table, kind, share))
     of_option = torch.tensor(fields, dtype=torch.float64).reshape(-1, 4)
-    numbers, kinds, shares = of_option.repeat_interleave(of_option[:, 0].long(), dim=0).T[1:]
+    table, kind, share = of_option.repeat_interleave(of_option[:, 0].long(), dim=0).T[1:]
     device = torch.tensor([shard.rank or 0 for shard in held], dtype=torch.int64)
     corners = chain.from_iterable(chain(shard.offset, shard.size) for shard in held)
-    ends = torch.from_numpy(np.fromiter(corners, np.int64)).view(-1, 2, 2).cumsum(1)  # the last ones exclusive
-    shards = Shards(task, numbers.long(), device, kinds.long(), *ends.unbind(2), shares, devices_per_host)
-    known: dict[tuple[int, int], Storage] = {}  # copies are alike
-    for shard, size in zip(held, zip(shards.device_bytes.tolist(), shards.host_bytes.tolist(), strict=True), strict=True):
-        shard.storage = known.get(size) or known.setdefault(size, Storage(*size))
+    rows, columns = torch.from_numpy(np.fromiter(corners, np.int64)).view(-1, 2, 2).cumsum(1).unbind(2)
+    shards = Shards(task, table.long(), device, kind.long(), rows, columns, share, devices_per_host)
+    for shard, hbm, ddr in zip(held, shards.device_bytes.tolist(), shards.host_bytes.tolist(), strict=True):
+        shard.storage = storage(hbm, ddr)
     return held, shards
 
 
@@ -111,7 +111,7 @@ def sharding_options(
         for path, module in paths.items()
         for name, weight in module.named_parameters()
     }
-    options = []
+    options, lists = [], cache(lambda *ends: ([last - first for first, last in ends], [first for first, _ in ends]))
     for path, module in paths.items():
         for part in module.modules():
             if isinstance(part, HashZchManagedCollisionModule) and part.buckets() % placement.num_devices:
@@ -129,10 +129,6 @@ def sharding_options(
             )
         limits = (constraints or {}).get(table.name, ParameterConstraints())
         blocks = sharding.blocks(table.rows, table.dim, placement.num_devices, placement.devices_per_host)
-        corners = {  # copies share lists, as TorchRec's own
-            ((first, last), (start, end)): ([last - first, min(end, table.dim) - start], [first, start])
-            for (first, last), (start, end) in {(rows, columns) for _, rows, columns in blocks}
-        }
         options.append(
             ShardingOption(
                 name=table.name,
@@ -143,7 +139,9 @@ def sharding_options(
                 sharding_type=kind,
                 partition_by=get_partition_by_type(kind),
                 compute_kernel="dense" if kind == "data_parallel" else "fused" if share is None else CACHED,
-                shards=[Shard(*corners[rows, columns], rank=rank) for rank, rows, columns in blocks],
+                shards=[
+                    Shard(*lists(rows, (start, min(end, table.dim))), rank=rank) for rank, rows, (start, end) in blocks
+                ],
                 cache_params=share and replace(limits.cache_params or CacheParams(), load_factor=share),
                 is_pooled=table.pooling != "none",
                 enforce_hbm=limits.enforce_hbm,

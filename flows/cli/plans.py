@@ -1,11 +1,11 @@
 """`dreamshard place`, `learn`, `explain` and `what-if`: plans for tables that a person names, and their costs."""
 
 import re
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import cache
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import torch
 from cyclopts import Parameter
@@ -13,16 +13,19 @@ from cyclopts import Parameter
 from dreamshard.costs import PHASES
 from dreamshard.explanation import Alternative, DeviceReason, TableReason, explain as explained
 from dreamshard.files import gib
-from dreamshard.hardware.accelerator import hardware as hardware_of
+from dreamshard.hardware.accelerator import AcceleratorSpec, hardware as hardware_of
+from dreamshard.hardware.links import collective_s
 from dreamshard.tables import DEFAULT_BATCH, ON_ONE_HOST, TableSharding
+from dreamshard.tasks import NoPlacementError
+from dreamshard.workloads import ModelTables
 from flows.cli import terminal
 from flows.cli.command import Fields, Json, Positive, command, open_home
 from flows.forms.options import LearnOptions, PlaceOptions, PlanOptions, WhatIfOptions
 from flows.placing import request
-from flows.placing.placers import choose
+from flows.placing.placers import PRIOR, choose
 from flows.placing.request import moving_lines, prediction_sentence, unmeasured_sentence
-from flows.placing.what_if import Cluster, what_if as figures_of
 from flows.runtime.sources import read_model
+from storage.store import Store
 
 OTHER_SETTING = 3
 """Exit code of `place` if the plan's costs are of another setting than the plan."""
@@ -30,6 +33,7 @@ OTHER_SETTING = 3
 _TOP = 3  # tables named per device
 _MOST_DEVICES = 4096
 _CLUSTER = re.compile(r"(.+):(\d+)(?:/(\d+))?")
+_COSTS = ("overall_ms", *(f"{phase}_ms" for phase in PHASES), "sync_ms")
 
 torch.set_num_threads(1)  # arrays of a plan are small, so further threads wait for each other
 
@@ -38,10 +42,8 @@ torch.set_num_threads(1)  # arrays of a plan are small, so further threads wait 
 def place(
     options: Annotated[PlaceOptions, Fields],
     *,
-    form: Annotated[Literal["json", "csv", "torchrec"], Parameter(name="--format")] = "json",
     out: Path | None = None,
     html: Path | None = None,
-    device_type: Literal["cuda", "cpu"] = "cuda",
     strict: Annotated[bool, Parameter(negative="")] = False,
 ) -> None:
     """Place TABLES: write the plan to a file or stdout, and a summary to stderr.
@@ -50,25 +52,23 @@ def place(
     of another number of devices or devices per host, precision, optimizer or batch size.
 
     Args:
-        form: Format of the plan; torchrec is JSON with only the sharding types that TorchRec's sharders run.
         out: File for the plan. By default it goes to stdout, or a terminal shows a table of its devices instead.
         html: File for a web page of the plan: devices, tables and moves.
-        device_type: Device type of the ranks, for --format torchrec.
         strict: Exit with 3 if costs are of another setting than the plan.
     """
     for path in filter(None, (out, html)):
         if path.is_dir() or not path.parent.is_dir():
             raise ValueError(f"{path} is a folder, or its folder does not exist; give another file")
-    at_terminal = out is None and form == "json" and terminal.OUT.is_terminal
+    at_terminal = out is None and options.format == "json" and terminal.OUT.is_terminal
     if html is not None or at_terminal:
         from flows.placing.plan_page import device_rows, html_page  # pandas takes a second to import
     store = open_home(reads_only=True)
-    checked = request.check(store, options, terminal.note, ranks=device_type if form == "torchrec" else None)
+    checked = request.check(store, options, terminal.note)
     placed = request.place(store, checked, terminal.note)
     plan = placed.plan
     for line in moving_lines(placed):
         terminal.note(line)
-    text = plan.to_csv() if form == "csv" else plan.to_json()
+    text = plan.to_csv() if options.format == "csv" else plan.to_json()
     if at_terminal:
         title, rows = device_rows(placed)
         terminal.print_table(rows, title=title)
@@ -195,12 +195,37 @@ def _where(sharding: TableSharding) -> str:
     return f"{kind}{'s' * (len(where) > 1)} {terminal.shown(where)}" if where else "all devices"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """Equal devices of one kind.
+
+    Attributes:
+        called: how the user calls the hardware, e.g. a preset's name or a file's path.
+        spec: its figures.
+        num_devices: in all.
+        group: neighbouring devices that hold all tables together; other groups hold replicas, as TorchRec's
+            `DMPCollection` with `use_inter_host_allreduce` has them.
+    """
+
+    called: str
+    spec: AcceleratorSpec
+    num_devices: int
+    group: int
+
+    def sync_ms(self, num_bytes: int) -> float:
+        """Milliseconds in which replicas of so many bytes of a device average their weights and states."""
+        replicas, near = self.num_devices // self.group, max(1, self.spec.devices_per_node // self.group)
+        if replicas == 1:
+            return 0.0
+        return 1e3 * float(collective_s(torch.tensor(float(num_bytes)), replicas, self.spec, near, "all_reduce"))
+
+
 @command
 def what_if(options: Annotated[WhatIfOptions, Fields], *, as_json: Json = False) -> None:
     """Compare clusters for TABLES by published figures: cost of a step, memory, balance."""
     store, clusters, note_once = open_home(reads_only=True), parse_clusters(options.hardware), cache(terminal.note)
     model = read_model(store, options.tables, note_once)
-    figures = [figures_of(store, options, cluster, model, note_once) for cluster in clusters]
+    figures = [_figures(store, options, cluster, model, note_once) for cluster in clusters]
     precision, optimizer = options.precision or model.precision, options.optimizer or model.optimizer
     batch = options.batch_size or DEFAULT_BATCH
     if as_json:
@@ -212,6 +237,52 @@ def what_if(options: Annotated[WhatIfOptions, Fields], *, as_json: Json = False)
     for row in figures:
         if row["infeasible"]:
             terminal.say(f"{row['hardware']} x{row['num_devices']} does not fit: {row['infeasible']}")
+
+
+def _figures(
+    store: Store, options: WhatIfOptions, cluster: Cluster, model: ModelTables, note: request.Note
+) -> dict[str, Any]:
+    """Place the tables on a cluster by its figures; a group of it places its share of the batch.
+
+    Returns:
+        The cluster's figures: the slowest device's milliseconds in all and by phase, with its share of a sync of replicas;
+        `balance`, the mean over the largest cost of a device; bytes of the fullest device; number of shards. All are None
+        if no placement fits; `infeasible` says why.
+
+    Raises:
+        ValueError: the options are wrong.
+    """
+    spec, group = cluster.spec, cluster.group
+    fields = options.model_dump(exclude={"hardware", "sync_every"}) | {
+        "batch_size": -(-(options.batch_size or DEFAULT_BATCH) * group // cluster.num_devices)
+    }
+    asked = PlaceOptions(**fields, hardware=cluster.called, devices=group, placer=PRIOR)
+    checked = request.check(store, asked, note, model=model)
+    figures = {
+        "hardware": cluster.called,
+        "name": spec.name,
+        "num_devices": cluster.num_devices,
+        "group": group,
+        "num_hosts": -(-cluster.num_devices // spec.devices_per_node),
+        "memory_bytes": checked.task.memory_bytes,
+        **dict.fromkeys((*_COSTS, "balance", "largest_memory_bytes", "shards", "infeasible")),
+    }
+    try:
+        plan = request.place(store, checked, note).plan
+    except NoPlacementError as error:
+        return figures | {"infeasible": str(error)}
+    devices = plan.predicted.devices
+    phases_ms = torch.tensor([[device[f"{phase}_ms"] for phase in PHASES] for device in devices])  # [D, 4]
+    device_ms, largest = phases_ms.sum(dim=1), max(int(device["memory_bytes"]) for device in devices)
+    sync_ms = cluster.sync_ms(largest) / options.sync_every
+    costs = (plan.predicted.overall_ms or 0) + sync_ms, *phases_ms[int(device_ms.argmax())].tolist(), sync_ms
+    return {
+        **figures,
+        **dict(zip(_COSTS, costs, strict=True)),
+        "balance": float(device_ms.mean() / device_ms.max()),
+        "largest_memory_bytes": largest,
+        "shards": sum(int(device["tables"]) for device in devices),
+    }
 
 
 def parse_clusters(text: str) -> list[Cluster]:

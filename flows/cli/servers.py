@@ -3,8 +3,7 @@
 import json
 import os
 import sys
-from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated
 
 from cyclopts import Parameter
 
@@ -70,12 +69,7 @@ def deploy(options: Annotated[RetrainingOptions, Fields] = RetrainingOptions(), 
     Args:
         notify: Prefect notification block for failed retrainings, as TYPE/NAME.
     """
-    show_models(deploy_all(options, notify, _server("PREFECT_API_URL")))
-
-
-def show_models(settings: Mapping[str, Mapping[str, Any]]) -> None:
-    """Each model with its setting, and whether its tables are one model."""
-    for model, setting in settings.items():
+    for model, setting in deploy_all(options, notify, _server("PREFECT_API_URL")).items():
         pool = "source" not in setting or setting.get("mode") == "pool"
         values = ", ".join(f"{name} {value}" for name, value in setting.items() if name != "model")
         kind = "a pool for models not seen yet" if pool else "one model, planned as a whole"

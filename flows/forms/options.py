@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from dreamshard.hardware.accelerator import PRESETS
 from dreamshard.recipes import RECIPES
 from dreamshard.tables import Optimizer, Precision
 from dreamshard.training.config import Algorithm as AlgorithmName
@@ -17,6 +18,18 @@ Count = Annotated[int | None, Field(ge=1)]
 Amount = Annotated[float | None, Field(ge=0)]
 Seed = Annotated[int, Field(ge=0, le=2**31 - 1)]
 _BOUNDS = ("minimum", "exclusiveMinimum", "maximum")
+_PRESET = rf"({'|'.join(PRESETS)}|.+\.(yaml|yml|json))"
+# what Prefect's page refuses: a worker has no folder for relative paths
+
+
+def _only(pattern: str) -> dict[str, Any]:
+    return {"pattern": f"^({pattern})?$"}
+
+
+_HARDWARE = _only(_PRESET)
+_TESTBED = _only(rf"auto|cluster(:.+)?|(emulated|simulated)(:{_PRESET})?|(?!cluster|emulated|simulated).+:.+")
+_PATH = _only(r"(/|\w+://).+")
+_SOURCE = _only(r"(/|\w+://).+|[\w-]+|(?!.+\.py:)[\w.]+:\w+")  # or a bundled list, or a package's function
 
 
 def _as_drawn(schema: dict[str, Any]) -> None:
@@ -60,7 +73,7 @@ class Options(BaseModel):
 class CurrentField(Options):
     """The plan that a new one is compared with."""
 
-    current: str | None = None
+    current: str | None = Field(default=None, json_schema_extra=_PATH)
     """Plan that your trainer uses now (in Prefect's form, its full path), to compare the new plan with."""
 
 
@@ -96,7 +109,7 @@ class RunOptions(RecipeOptions):
     """Random seed; with a simulated testbed, the same seed and options give the same result."""
     algorithm: AlgorithmName | None = None
     """Learning method: dreamshard, paper (DreamShard as published) or autoshard."""
-    testbed: str | None = None
+    testbed: str | None = Field(default=None, json_schema_extra=_TESTBED)
     """Testbed that measures costs: auto, cluster, emulated[:PRESET], simulated[:PRESET] or package.module:factory. PRESET
     may be a hardware file."""
 
@@ -104,7 +117,7 @@ class RunOptions(RecipeOptions):
 class SourceFields(Options):
     """Where tables come from."""
 
-    source: str | None = Field(default=None, kw_only=False)
+    source: str | None = Field(default=None, kw_only=False, json_schema_extra=_SOURCE)
     """Source of the tables: a list (.csv, .parquet, .json), lookups (.pt, .tsv), a folder or bucket of these, a bundled
     list's name, or model.py:make_model. Prefect's form needs full paths."""
     batches: str | None = None
@@ -113,17 +126,22 @@ class SourceFields(Options):
     """Training samples per step, over all devices."""
 
 
-class DeviceFields(Options):
+class MemoryFields(Options):
+    """Memory of each device."""
+
+    memory_gb: float | None = Field(default=None, gt=0, le=1e5)
+    """GiB per device for tables, before the reserve is subtracted."""
+    reserve_gb: Amount = None
+    """GiB per device reserved for dense parameters and activations."""
+
+
+class DeviceFields(MemoryFields):
     """The devices that tables are placed on."""
 
     devices: int | None = Field(default=None, ge=1, le=4096)
     """Number of devices to place tables on."""
     devices_per_host: Count = None
     """Devices per host; by default the hardware's."""
-    memory_gb: float | None = Field(default=None, gt=0, le=1e5)
-    """GiB per device for tables, before the reserve is subtracted."""
-    reserve_gb: Amount = None
-    """GiB per device reserved for dense parameters and activations."""
 
 
 class TaskFields(DeviceFields):
@@ -241,7 +259,7 @@ class PromotionForm(PromoteOptions):
 class TablesField(Options):
     """Tables that a person names."""
 
-    tables: str = Field(min_length=1, kw_only=False)
+    tables: str = Field(min_length=1, kw_only=False, json_schema_extra=_SOURCE)
     """Tables: a list (.csv, .parquet, .json), a bundled list's name, or model.py:make_model."""
 
 
@@ -260,7 +278,7 @@ class ShardingFields(LimitFields):
     """Search effort, as milliseconds of one idle core."""
 
 
-class WhatIfOptions(ShardingFields, TablesField):
+class WhatIfOptions(MemoryFields, ShardingFields, TablesField):
     """Clusters to compare."""
 
     hardware: str
@@ -273,7 +291,7 @@ class WhatIfOptions(ShardingFields, TablesField):
 class PlanOptions(ModelField, DeviceFields, ShardingFields, TablesField):
     """Target of a plan; devices and memory default to the version's."""
 
-    hardware: str | None = None
+    hardware: str | None = Field(default=None, json_schema_extra=_HARDWARE)
     """Hardware to plan for: a preset, e.g. h100, or a hardware file (.yaml, .json)."""
     placer: str | None = None
     """Placer to use: champion, challenger, previous, a version (3, models:/NAME/3), the folder or address of a saved placer,
@@ -288,6 +306,15 @@ class PlaceOptions(CurrentField, PlanOptions):
     """Training steps over which moving tables must pay off."""
     move_gb_per_s: float = Field(default=10, ge=1e-6)
     """Speed of moving tables, over all devices together, in GB/s."""
+    format: Literal["json", "csv", "torchrec"] = "json"
+    """Format of the plan; torchrec is JSON with only the sharding types that TorchRec's sharders run."""
+    device_type: Literal["cuda", "cpu"] = "cuda"
+    """Device type of the ranks, for the format torchrec."""
+
+    @property
+    def ranks(self) -> str | None:
+        """Device type of TorchRec's ranks; None if the plan is not for TorchRec, or not yet."""
+        return self.device_type if self.format == "torchrec" else None
 
 
 class ProfilesField(Options):

@@ -3,7 +3,6 @@
 request    what a person asks for, checked as a whole, then placed; the plan and its moves in sentences
 placers    placers by name or by hardware
 plan_page  the plan as a page of HTML
-what_if    cost of a step on other clusters, by their published figures
 
 Sentences for people go to a function `note`, which the command prints and the flow logs.
 """

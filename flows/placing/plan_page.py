@@ -130,12 +130,15 @@ def tables_of(tables: Tables, sides: Sequence[Side]) -> pd.DataFrame:
     )
     if len(sides) > 1:
         pairs = ((sides[1].sharding_of.get(name), new.sharding_of[name]) for name in tables.names)
-        frame["before"] = ["new" if old is None else "" if old == now else _before(old, now) for old, now in pairs]
+        frame["before"] = [
+            "new"
+            if old is None
+            else ""
+            if old == now
+            else where(old) + f" ({sharding_type(old)})" * (sharding_type(old) != sharding_type(now))
+            for old, now in pairs
+        ]
     return frame.sort_values(new.size, ascending=False, kind="stable")
-
-
-def _before(old: TableSharding, new: TableSharding) -> str:
-    return where(old) if sharding_type(old) == sharding_type(new) else f"{where(old)} ({sharding_type(old)})"
 
 
 def parts_of(side: Side, moved: Collection[tuple[int, int | None]], most: int = _MOST_PARTS) -> pd.DataFrame:

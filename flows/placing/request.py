@@ -85,11 +85,6 @@ class Placed:
         return None if self.weighed is None else self.weighed.kept
 
     @property
-    def moved_tables(self) -> set[str]:
-        """Tables of which something moves between devices."""
-        return {step.table for step in self.steps if step.source is not None}
-
-    @property
     def moved_bytes(self) -> int:
         """Of all moves between devices."""
         return moved_bytes(self.steps)
@@ -99,7 +94,6 @@ def check(
     store: Store,
     options: PlaceOptions,
     note: Note,
-    ranks: str | None = None,
     *,
     model: ModelTables | None = None,
     plan: Plan | None = None,
@@ -110,7 +104,6 @@ def check(
         store: with the registry.
         options: as given.
         note: gets sentences for people.
-        ranks: device type of TorchRec's ranks, `cuda` or `cpu`; None if the plan is not for TorchRec, or not yet.
         model: the tables, if they have been read.
         plan: the current one, if the options name none.
 
@@ -122,7 +115,15 @@ def check(
     is_known = store.lake.newest_dataset(name) or any(version.model == name for version in registry.versions(store))
     of_model = options.model or (name if is_known else "")
     usual = {} if options.hardware else _sizes_of_version(store, options.placer or "champion", of_model)
-    memory_bytes = _memory_bytes(options.memory_gb or usual.get("memory_gb"), spec, note)
+    if (memory_gb := options.memory_gb or usual.get("memory_gb")) is None:
+        if spec is None:
+            raise ValueError("the memory per device is unknown; give --hardware or --memory-gb")
+        memory_gb = TABLES_SHARE * spec.memory_bytes / 2**30
+        note(
+            f"{memory_gb:.4g} GiB per device for tables, {TABLES_SHARE:.1%} of {spec.name}'s memory (--memory-gb changes it)"
+        )
+    elif spec is not None and memory_gb * 2**30 > spec.memory_bytes:
+        note(f"--memory-gb {memory_gb:g} is more than the {gib(spec.memory_bytes)} of {spec.name}")
     model = model or read_model(store, options.tables, note, of_model)
     if options.current:
         plan = read_any_plan(Path(options.current), model.tables, options.devices_per_host, options.devices)
@@ -132,10 +133,10 @@ def check(
     per_host = options.devices_per_host or (plan.devices_per_host if plan else None)
     if num_devices == usual.get("devices"):
         per_host = per_host or usual.get("devices_per_host")
-    constraints = runnable(model, _constraints(options, model.tables.names, num_devices, plan), ranks, note)
+    constraints = runnable(model, _constraints(options, model.tables.names, num_devices, plan), options.ranks, note)
     task = model.task(
         num_devices,
-        memory_bytes,
+        round(memory_gb * 2**30),
         precision=options.precision,
         optimizer=options.optimizer,
         name=Path(options.tables).name,
@@ -215,26 +216,6 @@ def _sizes_of_version(store: Store, name: str, model: str) -> dict[str, Any]:
         "devices_per_host": tasks.devices_per_host,
         "memory_gb": tasks.memory_bytes / 2**30,
     }
-
-
-def _memory_bytes(memory_gb: float | None, spec: AcceleratorSpec | None, note: Note) -> int:
-    """Memory for tables on each device: as given, otherwise most of the hardware's; constraints may say otherwise.
-
-    Raises:
-        ValueError: neither is given.
-    """
-    if memory_gb is not None:
-        given = round(memory_gb * 2**30)
-        if spec is not None and given > spec.memory_bytes:
-            note(f"--memory-gb {memory_gb:g} is more than the {gib(spec.memory_bytes)} of {spec.name}")
-        return given
-    if spec is None:
-        raise ValueError("the memory per device is unknown; give --hardware or --memory-gb")
-    memory_bytes = round(TABLES_SHARE * spec.memory_bytes)
-    note(
-        f"{gib(memory_bytes)} per device for tables, {TABLES_SHARE:.1%} of {spec.name}'s memory (--memory-gb changes it)"
-    )
-    return memory_bytes
 
 
 def _constraints(options: PlaceOptions, tables: Sequence[str], num_devices: int, plan: Plan | None) -> Constraints:
@@ -338,9 +319,8 @@ def moving_lines(placed: Placed) -> Iterator[str]:
         yield "  GiB moved        ms      gain"
         for point in weighed.curve:
             yield f"  {gib(point.moved_bytes):>11}  {point.overall_ms:8.3f}  {_saved(kept, point):8.2%}"
-    parts = [
-        f"{len(placed.moved_tables)} of {len(current.sharding_of)} tables move, {gib(placed.moved_bytes)} in total"
-    ]
+    moved = {step.table for step in placed.steps if step.source is not None}  # between devices
+    parts = [f"{len(moved)} of {len(current.sharding_of)} tables move, {gib(placed.moved_bytes)} in total"]
     named = {"new": current.new, "resized": current.changed, "removed": current.removed}
     parts += [f"{how}: {shown(names)}" for how, names in named.items() if names]
     yield "; ".join(parts)

@@ -128,7 +128,7 @@ def measure(store: Store, reference: TestbedReference, task: PlacementTask, plac
     with answering(store, reference, what) as testbed:
         sample = testbed.measure(task, placement)
     misfit = sample.infeasible
-    if misfit is not None and misfit.is_crowded_out:
+    if misfit and misfit.foreign_bytes and misfit.asked_bytes <= misfit.free_bytes + misfit.foreign_bytes:
         raise MeasurementError(
             f"{what} does not fit device {misfit.device}, because other processes hold {gib(misfit.foreign_bytes)} of it; "
             "end them, then start again"

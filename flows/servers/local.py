@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -20,6 +21,7 @@ LOOPBACK = "127.0.0.1"
 STARTUP_S = 600.0
 """The first start creates two databases, which takes minutes on a busy machine."""
 _PATIENCE_S = 30.0
+_say = partial(print, flush=True)
 
 _SERVER = {
     "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
@@ -65,7 +67,12 @@ class Servers:
             RuntimeError: a server ended or did not start; the message has its last lines or their file.
         """
         for port in (self.prefect_port, self.mlflow_port):
-            _check_free(port)
+            try:
+                socket.create_server((LOOPBACK, port)).close()
+            except OSError as error:
+                raise ValueError(
+                    f"port {port} of {LOOPBACK} is taken, perhaps by another `dreamshard up`; end it, or give another port"
+                ) from error
         prefect, mlflow = f"http://{LOOPBACK}:{self.prefect_port}", f"http://{LOOPBACK}:{self.mlflow_port}"
         variables = {
             "PREFECT_SERVER_UI_STATIC_DIRECTORY": f"{self.home}/prefect/pages",
@@ -84,16 +91,17 @@ class Servers:
                 servers.enter_context(self.child(name, *command))
             for page in (f"{prefect}/api/health", f"{prefect}/v2/", f"{mlflow}/health"):
                 self.wait_for(page)
-            print(f"Prefect  {prefect}/v2/deployments\nMLflow   {mlflow}/#/models", flush=True)  # noqa: T201
-            print(f"home     {self.home} (logs in {self.logs})", flush=True)  # noqa: T201
+            _say(
+                f"Prefect  {prefect}/v2/deployments\nMLflow   {mlflow}/#/models\nhome     {self.home} (logs in {self.logs})"
+            )
             if subprocess.run([sys.executable, "-m", *self.deploy], check=False).returncode:
                 raise RuntimeError("deploying failed, so the servers were stopped")
-            print("Start `retrain` from Prefect's Deployments page. Ctrl-C stops everything.", flush=True)  # noqa: T201
+            _say("Start `retrain` from Prefect's Deployments page. Ctrl-C stops everything.")
             if self.worker:
                 worker.enter_context(self.child("worker", *self.worker))
             while (ended := self.first_ended()) in (None, "worker"):
                 if ended:
-                    print("the worker ended and is being restarted; restart its runs to continue them", file=sys.stderr)  # noqa: T201
+                    _say("the worker ended and is being restarted; restart its runs to continue them")
                     worker.close()
                     worker.enter_context(self.child("worker", *self.worker))
                 time.sleep(1)
@@ -139,22 +147,6 @@ class Servers:
                 last = " | ".join(log.read_text(errors="replace").strip().splitlines()[-3:])
                 raise RuntimeError(f"no server answers at {url}: {last}; see {log}")
             time.sleep(0.2)
-
-
-def _check_free(port: int) -> None:
-    """Check that a server can listen on a port of this machine.
-
-    Raises:
-        ValueError: something listens there.
-    """
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((LOOPBACK, port))
-        except OSError as error:
-            raise ValueError(
-                f"port {port} of {LOOPBACK} is taken, perhaps by another `dreamshard up`; end it, or give another port"
-            ) from error
 
 
 def answers(url: str) -> bool:

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from dreamshard.hardware.accelerator import PRESETS
-from flows.placing.what_if import Cluster
+from flows.cli.plans import Cluster
 from tests.flows.commands import dreamshard
 
 LISTED = "name,rows,dim,pooling_factor\na,2000000,128,20\nb,3000000,64,2\nc,900000,128,40\nd,500000,32,1\n"
