@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from itertools import chain, groupby, pairwise
 from typing import NamedTuple
 
@@ -343,8 +342,7 @@ def _sensible_options(task: PlacementTask, limits: PlacementLimits, model: CostM
     least = max(model.narrowest, _NARROWEST_FOR_SPEED if count > _FEW_TABLES * num_devices else DIM_MULTIPLE)
     dim, rows = task.tables.dim.numpy()[table], task.tables.rows.numpy()[table]
     held, most_memory, hosts = task.table_bytes.numpy()[table], int(task.capacity_bytes.max()), num_devices // per_host
-    is_of = cache(lambda types: np.isin(SHARDING_TYPES, types))
-    may_be = np.tile(is_of(constraints.usual_types), (count, 1))  # [I, 6]
+    may_be = np.tile(np.isin(SHARDING_TYPES, constraints.usual_types), (count, 1))  # [I, 6]
     narrowest, apart = np.zeros(count, np.int64), np.zeros(count, np.bool_)
     cached = _CACHED_SHARES if caching else (np.nan,)
     shares = np.tile([np.nan, *cached], (count, 1))  # [I, S]
@@ -353,7 +351,7 @@ def _sensible_options(task: PlacementTask, limits: PlacementLimits, model: CostM
         is_cached[:, 1:] = (_FREES_NOTHING * held > int(task.table_bytes.sum()))[:, None]
     for i, t in enumerate(table.tolist() if named else ()):
         name = task.tables.names[t]
-        may_be[i] = is_of(constraints.sharding_types_for(name))
+        may_be[i] = np.isin(SHARDING_TYPES, constraints.sharding_types_for(name))
         narrowest[i] = constraints.narrowest_columns_of.get(name, 0)
         apart[i] = any(name in group for group in constraints.apart)
         if share := constraints.cached_share_of.get(name):

@@ -44,11 +44,11 @@ from torchrec.types import DataType
 from dreamshard.constraints import UNCONSTRAINED, Constraints
 from dreamshard.files import gib, shown
 from dreamshard.hardware.accelerator import preset_of
-from dreamshard.planning import placer_of
+from dreamshard.planning import legal_placement, placer_of
 from dreamshard.search import RooflinePlacer, SearchingPlacer
 from dreamshard.search.costs import RooflineCosts
 from dreamshard.tables import SHARDING_TYPES, ModelTable, Placement, Tables
-from dreamshard.tasks import Activations, NoPlacementError, PlacementTask, Placer, Shards, violation
+from dreamshard.tasks import Activations, NoPlacementError, PlacementTask, Placer, Shards
 from dreamshard.torchrec.models import Sharders, discover
 from dreamshard.torchrec.plans import CACHED, check_given, narrowed, per_feature, sharding_options, shards_of
 from dreamshard.workloads import ModelTables, model_tables
@@ -174,7 +174,7 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
             if self.timeout_seconds and isinstance(placer, SearchingPlacer):
                 spent_s = time.perf_counter() - start  # what follows takes longer the more ranks have copies
                 placer = replace(placer, timeout_s=self.timeout_seconds - (2 + task.num_devices / 20) * spent_s)
-            placement = placer.place(task)
+            placement = legal_placement(task, placer)
         except NoPlacementError as error:
             raise PlannerError(str(error), PlannerErrorType.INSUFFICIENT_STORAGE) from error
         self._log_memory(self._checked(task, placement, model.details))
@@ -319,13 +319,12 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
 
     def _log_memory(self, shards: Shards) -> None:
         """Log the bytes that each rank holds, and its reserve."""
-        weights = shards.num_rows * shards.num_columns * ~shards.in_host * shards.task.weight_bytes[shards.table]
-        state, received = shards.device_bytes - weights - shards.activation_bytes, shards.task.received_bytes
-        held = shards.per_device(torch.stack([weights, state, shards.activation_bytes], dim=1)).tolist()
+        received, tables = shards.task.received_bytes, shards.device_bytes - shards.activation_bytes
+        held = shards.per_device(torch.stack([tables, shards.activation_bytes], dim=1)).tolist()
         reserved = torch.tensor(self._sizes(self.topology)) - shards.task.capacity_bytes - received
         for rank, sizes in enumerate(held):
             logger.info(
-                "rank %d: %s of weights, %s of optimizer state, gradients and caches, %s of inputs and vectors of the whole "
+                "rank %d: %s of weights, optimizer state, gradients and caches, %s of inputs and vectors of the whole "
                 "batch, %s of vectors of its own samples; %s are reserved",
                 rank,
                 *(gib(size) for size in (*sizes, received, int(reserved[rank]))),
@@ -353,12 +352,7 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
         return outcome[0]
 
     def _checked(self, task: PlacementTask, placement: Placement, tables: Sequence[ModelTable]) -> Shards:
-        """The shards, with what cached tables need; refuses what violates constraints or exceeds the memory of hosts."""
-        if broken := violation(task, placement):
-            raise PlannerError(
-                f"{self.placer.name} violates a constraint: {broken}; loosen it, or choose other costs",
-                PlannerErrorType.STRICT_CONSTRAINTS,
-            )
+        """The shards, with what cached tables need; refuses what exceeds the memory of hosts."""
         shards = Shards.of(task, placement)
         count = int(shards.per_device(torch.tensor([len(table.features) for table in tables])[shards.table]).max())
         samples = task.activations.batch_size

@@ -106,11 +106,10 @@ def learn(options: Annotated[LearnOptions, Fields], *, out: Path | None = None, 
     from flows.cli.stages import run_flow  # optional, as it registers a version
     from flows.learn import learn as learned
 
-    outcome = run_flow(learned, options, quiet=as_json)
+    outcome = run_flow(learned, options, as_json=as_json)
     if out is not None:
         out.write_bytes(Path(outcome["plan"]).read_bytes())
     if as_json:
-        terminal.print_json(outcome)
         return
     terminal.say(
         f"The slowest of {outcome['ranks_traced']} ranks took {outcome['traced_ms']:.3f} ms a step; error on held-out ranks "

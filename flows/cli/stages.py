@@ -40,9 +40,8 @@ _LINE_EVERY_S = 60.0
 def run(options: Annotated[RetrainOptions, Fields] = RetrainOptions(), *, as_json: Json = False) -> None:
     """Train on your tables in this process: ingest, measure, fit, evaluate, promote, plan."""
     store, started = open_home(), time.monotonic()
-    outcome = run_flow(flows.retrain.retrain, options, quiet=as_json)
+    outcome = run_flow(flows.retrain.retrain, options, as_json=as_json)
     if as_json:
-        terminal.print_json(outcome)
         return
     _show_promotion(outcome)
     terminal.say(outcome["plan"]["sentence"])
@@ -54,9 +53,8 @@ def run(options: Annotated[RetrainOptions, Fields] = RetrainOptions(), *, as_jso
 @command
 def watch(options: Annotated[RetrainingOptions, Fields] = RetrainingOptions(), *, as_json: Json = False) -> None:
     """Report whether tables changed since the last training, and which retraining is due."""
-    outcome = run_flow(flows.watch.watch, WatchOptions(**options.given(), start=False), quiet=as_json)
+    outcome = run_flow(flows.watch.watch, WatchOptions(**options.given(), start=False), as_json=as_json)
     if as_json:
-        terminal.print_json(outcome)
         return
     terminal.say(f"{outcome['source']}: {outcome['sentence']}")
     if outcome["table"]:
@@ -99,8 +97,9 @@ def compare(options: Annotated[CompareOptions, Fields], *, as_json: Json = False
 @command
 def register(options: Annotated[StageOptions, Fields] = StageOptions(), *, as_json: Json = False) -> None:
     """Register the trained placer, as champion if it beats the current one."""
-    outcome = run_flow(flows.promote.register, options, quiet=as_json)
-    terminal.print_json(outcome) if as_json else _show_promotion(outcome)
+    outcome = run_flow(flows.promote.register, options, as_json=as_json)
+    if not as_json:
+        _show_promotion(outcome)
 
 
 @command
@@ -118,9 +117,8 @@ def promote(options: Annotated[PromoteOptions, Fields] = PromoteOptions(), *, as
 
 def _stage(flow: Flow[..., dict[str, Any]], options: Options, as_json: bool, following: str) -> None:
     """Run a stage and show its outcome and the command that comes next, with the same options."""
-    outcome = run_flow(flow, options, quiet=as_json)
+    outcome = run_flow(flow, options, as_json=as_json)
     if as_json:
-        terminal.print_json(outcome)
         return
     table, title = outcome.pop("table", None), outcome.pop("title", "")
     outcome.pop("notes", None)  # were announced
@@ -130,8 +128,8 @@ def _stage(flow: Flow[..., dict[str, Any]], options: Options, as_json: bool, fol
     terminal.say(f"Next, with the same options: dreamshard {following}")
 
 
-def run_flow(flow: Flow[..., dict[str, Any]], options: Options, *, quiet: bool) -> dict[str, Any]:
-    """Run a flow with its options in this process, with progress bars, and return its outcome."""
+def run_flow(flow: Flow[..., dict[str, Any]], options: Options, *, as_json: bool) -> dict[str, Any]:
+    """Run a flow with its options in this process and return its outcome; show it as JSON, or progress bars until then."""
     open_home()  # fail before the server starts
     for name in ("alembic", "mlflow", "httpx"):  # Prefect is quiet already
         logging.getLogger(name).setLevel(logging.ERROR)
@@ -142,12 +140,14 @@ def run_flow(flow: Flow[..., dict[str, Any]], options: Options, *, quiet: bool) 
         get_client(sync_client=True)  # starts the temporary server, if no other is configured
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     try:
-        with nullcontext() if quiet else _progress_bars():
+        with nullcontext() if as_json else _progress_bars():
             outcome: dict[str, Any] = flow(**options.model_dump(exclude_unset=True))
-            return outcome
     except KeyboardInterrupt:
         terminal.note("interrupted; finished work is kept, and the same command continues from it")
         raise SystemExit(130) from None
+    if as_json:
+        terminal.print_json(outcome)
+    return outcome
 
 
 @contextmanager

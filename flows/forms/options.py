@@ -311,11 +311,6 @@ class PlaceOptions(CurrentField, PlanOptions):
     device_type: Literal["cuda", "cpu"] = "cuda"
     """Device type of the ranks, for the format torchrec."""
 
-    @property
-    def ranks(self) -> str | None:
-        """Device type of TorchRec's ranks; None if the plan is not for TorchRec, or not yet."""
-        return self.device_type if self.format == "torchrec" else None
-
 
 class ProfilesField(Options):
     """Profiles of a running job."""

@@ -133,7 +133,8 @@ def check(
     per_host = options.devices_per_host or (plan.devices_per_host if plan else None)
     if num_devices == usual.get("devices"):
         per_host = per_host or usual.get("devices_per_host")
-    constraints = runnable(model, _constraints(options, model.tables.names, num_devices, plan), options.ranks, note)
+    ranks = options.device_type if options.format == "torchrec" else None
+    constraints = runnable(model, _constraints(options, model.tables.names, num_devices, plan), ranks, note)
     task = model.task(
         num_devices,
         round(memory_gb * 2**30),

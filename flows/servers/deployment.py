@@ -31,7 +31,7 @@ POOL = "dreamshard"
 
 
 def deploy(options: RetrainingOptions, notify: str | None, server: str) -> dict[str, dict[str, Any]]:
-    """Create or update everything on a server; paused schedules and edited automations stay.
+    """Create or update everything on a server; paused schedules, work queues and edited automations stay.
 
     Args:
         options: those that are set change the setting of their model; without any, all models that are deployed stay.
@@ -59,16 +59,23 @@ def deploy(options: RetrainingOptions, notify: str | None, server: str) -> dict[
         with suppress(ObjectAlreadyExists):  # of whatever type, with whatever settings
             client.create_work_pool(WorkPoolCreate(name=POOL, type="process"))
         client.upsert_global_concurrency_limit_by_name(REGISTRY, 1)
-        settings = settings_of(client, options)
+        settings, known = settings_of(client, options), {each.id: each for each in client.read_deployments()}
         for model, setting in settings.items():
             _deploy_flows(model, setting)
-        leave_out_null_defaults(client)
+        for deployment in client.read_deployments():
+            schema = deployment.parameter_openapi_schema or {}
+            for field in schema.get("properties", {}).values():
+                if field.get("default", ...) is None:  # a run's page would fill in null, which the server refuses
+                    del field["default"]
+            before = known.get(deployment.id, deployment)
+            kept = {name: getattr(before, name) for name in ("work_pool_name", "work_queue_name")}
+            client.update_deployment(deployment.id, DeploymentUpdate(parameter_openapi_schema=schema, **kept))
         for automation in automations(block):
-            known = client.read_automations_by_name(automation.name)
-            if not known:
+            same = client.read_automations_by_name(automation.name)
+            if not same:
                 automation.create()
             elif notify is not None:
-                client.update_automation(known[0].id, automation)
+                client.update_automation(same[0].id, automation)
     return settings
 
 
@@ -100,16 +107,6 @@ def automations(block: UUID | None) -> list[Automation]:
     for automation in declared[1:]:
         automation["actions"][0]["block_document_id"] = block
     return [Automation.model_validate(automation) for automation in declared[: None if block else 1]]
-
-
-def leave_out_null_defaults(client: SyncPrefectClient) -> None:
-    """Leave an optional parameter without a default, as the page of a run fills in null, which the server then refuses."""
-    for deployment in client.read_deployments():
-        schema = deployment.parameter_openapi_schema or {}
-        for field in schema.get("properties", {}).values():
-            if field.get("default", ...) is None:
-                del field["default"]
-        client.update_deployment(deployment.id, DeploymentUpdate(parameter_openapi_schema=schema))
 
 
 def _deploy_flows(model: str, setting: Mapping[str, Any]) -> None:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -21,6 +21,7 @@ LOOPBACK = "127.0.0.1"
 STARTUP_S = 600.0
 """The first start creates two databases, which takes minutes on a busy machine."""
 _PATIENCE_S = 30.0
+_DATABASE = "MLFLOW_BACKEND_STORE_URI"
 _say = partial(print, flush=True)
 
 _SERVER = {
@@ -81,14 +82,13 @@ class Servers:
             "PREFECT_LOGGING_LEVEL": "INFO",
             "MLFLOW_TRACKING_URI": mlflow,
         }
+        database = {_DATABASE: os.environ.pop(_DATABASE)}
         os.environ.update({**_SERVER, **os.environ, **variables})
-        listen, quiet = ("--host", LOOPBACK, "--port"), ("--workers", "1", "--uvicorn-opts", "--log-level warning")
         with ExitStack() as servers, ExitStack() as worker:
-            for name, *command in (
-                ("prefect", "prefect", "server", "start", *listen, str(self.prefect_port)),
-                ("mlflow", "mlflow", "server", *listen, str(self.mlflow_port), *quiet, *self.files),
-            ):
-                servers.enter_context(self.child(name, *command))
+            start = f"prefect server start --host {LOOPBACK} --port {self.prefect_port}"
+            servers.enter_context(self.child("prefect", *start.split()))
+            start = f"mlflow server --host {LOOPBACK} --port {self.mlflow_port} --workers 1 --uvicorn-opts"
+            servers.enter_context(self.child("mlflow", *start.split(), "--log-level warning", *self.files, **database))
             for page in (f"{prefect}/api/health", f"{prefect}/v2/", f"{mlflow}/health"):
                 self.wait_for(page)
             _say(
@@ -112,12 +112,13 @@ class Servers:
         return next((name for name, process in self.processes.items() if process.poll() is not None), None)
 
     @contextmanager
-    def child(self, name: str, *command: str) -> Iterator[None]:
+    def child(self, name: str, *command: str, **more: str) -> Iterator[None]:
         """Run `python -m COMMAND` while the block runs; its output goes to `<home>/logs/NAME.log`."""
         self.logs.mkdir(parents=True, exist_ok=True)
         with (self.logs / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", *command],
+                env=os.environ | more,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -134,27 +135,22 @@ class Servers:
                 process.kill()
 
     def wait_for(self, url: str) -> None:
-        """Wait until a server answers.
+        """Wait until a server has a page at `url`, perhaps behind a login.
 
         Raises:
             RuntimeError: a process ended, or none answers in time; the message has its last lines.
         """
         deadline = time.monotonic() + STARTUP_S
-        while not answers(url):
+        while True:
+            with suppress(httpx.TransportError):
+                if httpx.get(url, timeout=5.0).status_code in (httpx.codes.OK, httpx.codes.UNAUTHORIZED):
+                    return
             ended = self.first_ended()
             if ended is not None or time.monotonic() > deadline:
                 log = self.logs / f"{ended or 'prefect'}.log"
                 last = " | ".join(log.read_text(errors="replace").strip().splitlines()[-3:])
                 raise RuntimeError(f"no server answers at {url}: {last}; see {log}")
             time.sleep(0.2)
-
-
-def answers(url: str) -> bool:
-    """Whether a server has a page at `url`, perhaps behind a login."""
-    try:
-        return httpx.get(url, timeout=5.0).status_code in (httpx.codes.OK, httpx.codes.UNAUTHORIZED)
-    except httpx.TransportError:
-        return False
 
 
 if __name__ == "__main__":
