@@ -27,7 +27,7 @@ from flows.runtime.run_locks import registry_lock
 from flows.runtime.sources import read_model
 from flows.runtime.tasks import announce, content_key, report_progress, retried_task
 from flows.stages import running
-from storage.mlflow_store import registration, registry
+from storage.mlflow_store import registry, runs
 from storage.mlflow_store.runs import Run
 from storage.run_records.trainings import TestbedReference, Training, slug
 from storage.store import Store, open_store
@@ -156,7 +156,7 @@ def register_learned(
     made_of = Training(recipe=config, dataset=dataset, testbed=reference, start="from profiles of the job")
     tags = {"training": content_key(TRACED, dataset, run.id), "iteration": len(samples), "dataset": dataset}
     with registry_lock(store):
-        uri = registration.register_placer(
+        uri = runs.register_placer(
             store,
             learned.placer,
             run,

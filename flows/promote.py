@@ -23,7 +23,7 @@ from flows.runtime.run_locks import registry_lock
 from flows.runtime.tasks import announce, report_progress, retried_task
 from flows.stages import last_iteration, single_stage
 from storage import retention
-from storage.mlflow_store import LONGEST, registration, registry, runs
+from storage.mlflow_store import LONGEST, registry, runs
 from storage.mlflow_store.registry import PROVISIONAL, Version
 from storage.mlflow_store.runs import Run
 from storage.run_records import checkpoints, report_store, trainings
@@ -208,7 +208,7 @@ def register_candidate(store: Store, run: Run, report: EvaluationReport) -> Vers
         run.log_tasks(report.task_names, report.tasks)
         pool = store.lake.read_dataset(report.dataset)
         run.log_tables(pool, made_of.source, report.dataset)
-        uri = registration.register_placer(
+        uri = runs.register_placer(
             store,
             placer,
             run,

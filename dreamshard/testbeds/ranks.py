@@ -199,8 +199,13 @@ class Launcher:
 
     def exits(self) -> Mapping[int, str]:
         """How ranks have died, by number, as far as the launcher can tell."""
-        codes = {number: process.exitcode for number, process in enumerate(self._processes)}
-        return {number: _in_words(code) for number, code in codes.items() if code}
+        ended = {}
+        for number, process in enumerate(self._processes):
+            if code := process.exitcode:
+                memory = ", as when memory runs out" if code == -signal.SIGKILL else ""
+                killed = f"it was killed by {signal.Signals(abs(code)).name}{memory}" if code < 0 else ""
+                ended[number] = killed or f"it exited with code {code}"
+        return ended
 
     def end(self) -> None:
         """End all ranks."""
@@ -443,13 +448,6 @@ def _listen(store: Store, number: int) -> None:
 
 def _give_up(_number: int, _frame: FrameType | None) -> None:
     raise TimeoutError("no answer within the time limit")
-
-
-def _in_words(exit_code: int) -> str:
-    if exit_code > 0:
-        return f"it exited with code {exit_code}"
-    memory = ", as when memory runs out" if exit_code == -signal.SIGKILL else ""
-    return f"it was killed by {signal.Signals(-exit_code).name}{memory}"
 
 
 def _put(store: Store, key: str, value: object) -> None:

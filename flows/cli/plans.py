@@ -222,7 +222,17 @@ class Cluster:
 @command
 def what_if(options: Annotated[WhatIfOptions, Fields], *, as_json: Json = False) -> None:
     """Compare clusters for TABLES by published figures: cost of a step, memory, balance."""
-    store, clusters, note_once = open_home(reads_only=True), parse_clusters(options.hardware), cache(terminal.note)
+    clusters = []
+    for entry in options.hardware.split(","):
+        match = _CLUSTER.fullmatch(entry.strip())
+        count, group = (int(match[i] or match[2]) for i in (2, 3)) if match else (0, 0)
+        if not match or not 1 <= count <= _MOST_DEVICES or not group or count % group:
+            raise ValueError(
+                f"{entry!r} is not a cluster; give hardware, 1 to {_MOST_DEVICES} devices and, if you like, equal groups: "
+                "a100:8, my_cluster.yaml:64 or a100:64/16"
+            )
+        clusters.append(Cluster(called=match[1], spec=hardware_of(match[1]), num_devices=count, group=group))
+    store, note_once = open_home(reads_only=True), cache(terminal.note)
     model = read_model(store, options.tables, note_once)
     figures = [_figures(store, options, cluster, model, note_once) for cluster in clusters]
     precision, optimizer = options.precision or model.precision, options.optimizer or model.optimizer
@@ -282,25 +292,6 @@ def _figures(
         "largest_memory_bytes": largest,
         "shards": sum(int(device["tables"]) for device in devices),
     }
-
-
-def parse_clusters(text: str) -> list[Cluster]:
-    """The clusters of `a100:8,my.yaml:64`.
-
-    Raises:
-        ValueError: an entry has no number of devices, or names no hardware.
-    """
-    clusters = []
-    for entry in text.split(","):
-        match = _CLUSTER.fullmatch(entry.strip())
-        count, group = (int(match[i] or match[2]) for i in (2, 3)) if match else (0, 0)
-        if not match or not 1 <= count <= _MOST_DEVICES or not group or count % group:
-            raise ValueError(
-                f"{entry!r} is not a cluster; give hardware, 1 to {_MOST_DEVICES} devices and, if you like, equal groups: "
-                "a100:8, my_cluster.yaml:64 or a100:64/16"
-            )
-        clusters.append(Cluster(called=match[1], spec=hardware_of(match[1]), num_devices=count, group=group))
-    return clusters
 
 
 def _row(figures: dict[str, Any]) -> dict[str, Any]:

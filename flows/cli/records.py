@@ -1,7 +1,7 @@
 """`dreamshard models`, `sql` and `prune`: versions and measurements of the home, and its old files."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from cyclopts import Parameter
 from rich.markdown import Markdown
@@ -46,7 +46,13 @@ def models(
     settings = open_home(existing=True, reads_only=True)
     if version is not None:
         details = registry.version_in_full(settings, version, model)
-        terminal.print_json(details) if as_json else _show_version(details)
+        if as_json:
+            terminal.print_json(details)
+            return
+        description, tags = details.pop("description"), details.pop("tags")
+        terminal.say(", ".join(filter(None, (in_words(details.pop("reference")), details["standing"]))))
+        terminal.show_fields({name: value for name, value in (details | tags).items() if value not in (None, "")})
+        terminal.OUT.print(Markdown(description))
         return
     known = [v for v in registry.versions(settings) if not model or v.model == model]
     shown = [v for n, v in enumerate(known) if every or as_json or v.aliases or n < SHOWN]
@@ -69,14 +75,6 @@ def models(
         terminal.say(_COMPARABLE)
     if len(shown) < len(known):
         terminal.say(f"{len(known) - len(shown)} older versions: --all")
-
-
-def _show_version(version: dict[str, Any]) -> None:
-    """Its fields and tags, and its description."""
-    description, tags = version.pop("description"), version.pop("tags")
-    terminal.say(", ".join(filter(None, (in_words(version.pop("reference")), version["standing"]))))
-    terminal.show_fields({name: value for name, value in (version | tags).items() if value not in (None, "")})
-    terminal.OUT.print(Markdown(description))
 
 
 @command

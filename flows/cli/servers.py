@@ -70,9 +70,8 @@ def deploy(options: Annotated[RetrainingOptions, Fields] = RetrainingOptions(), 
         notify: Prefect notification block for failed retrainings, as TYPE/NAME.
     """
     for model, setting in deploy_all(options, notify, _server("PREFECT_API_URL")).items():
-        kind = "one model, planned as a whole"
-        if "source" not in setting or setting.get("mode") == "pool":
-            kind = "a pool for models not seen yet"
+        is_pool = "source" not in setting or setting.get("mode") == "pool"
+        kind = "a pool for models not seen yet" if is_pool else "one model, planned as a whole"
         values = ", ".join(f"{name} {value}" for name, value in setting.items() if name != "model")
         terminal.say(f"model    {model}: {kind}; {values or 'the tables and sizes of the recipe'}")
 

@@ -26,9 +26,6 @@ def _only(pattern: str) -> dict[str, Any]:
     return {"pattern": f"^({pattern})?$"}
 
 
-_HARDWARE = _only(_PRESET)
-_TESTBED = _only(rf"auto|cluster(:.+)?|(emulated|simulated)(:{_PRESET})?|(?!cluster|emulated|simulated).+:.+")
-_PATH = _only(r"(/|\w+://).+")
 _SOURCE = _only(r"(/|\w+://).+|[\w-]+|(?!.+\.py:)[\w.]+:\w+")  # or a bundled list, or a package's function
 
 
@@ -73,7 +70,7 @@ class Options(BaseModel):
 class CurrentField(Options):
     """The plan that a new one is compared with."""
 
-    current: str | None = Field(default=None, json_schema_extra=_PATH)
+    current: str | None = Field(default=None, json_schema_extra=_only(r"(/|\w+://).+"))
     """Plan that your trainer uses now (in Prefect's form, its full path), to compare the new plan with."""
 
 
@@ -109,7 +106,12 @@ class RunOptions(RecipeOptions):
     """Random seed; with a simulated testbed, the same seed and options give the same result."""
     algorithm: AlgorithmName | None = None
     """Learning method: dreamshard, paper (DreamShard as published) or autoshard."""
-    testbed: str | None = Field(default=None, json_schema_extra=_TESTBED)
+    testbed: str | None = Field(
+        default=None,
+        json_schema_extra=_only(
+            rf"auto|cluster(:.+)?|(emulated|simulated)(:{_PRESET})?|(?!cluster|emulated|simulated).+:.+"
+        ),
+    )
     """Testbed that measures costs: auto, cluster, emulated[:PRESET], simulated[:PRESET] or package.module:factory. PRESET
     may be a hardware file."""
 
@@ -291,7 +293,7 @@ class WhatIfOptions(MemoryFields, ShardingFields, TablesField):
 class PlanOptions(ModelField, DeviceFields, ShardingFields, TablesField):
     """Target of a plan; devices and memory default to the version's."""
 
-    hardware: str | None = Field(default=None, json_schema_extra=_HARDWARE)
+    hardware: str | None = Field(default=None, json_schema_extra=_only(_PRESET))
     """Hardware to plan for: a preset, e.g. h100, or a hardware file (.yaml, .json)."""
     placer: str | None = None
     """Placer to use: champion, challenger, previous, a version (3, models:/NAME/3), the folder or address of a saved placer,

@@ -184,7 +184,9 @@ def page(report: EvaluationReport, outcome: str, links: Mapping[str, str]) -> st
             for name in names
         ]
         parts += ["## Every pair: measured cost saved (95 % interval, paired by task)", markdown_table(pairs)]
-    parts += ["## Links", *(_link(name, address) for name, address in links.items())] if links else []
+    parts += ["## Links"] if links else []
+    for name, address in links.items():
+        parts.append(f"- [{name}]({address})" if address.startswith(("#", "http")) else f"- {name}: {address}")
     return "\n\n".join(filter(None, parts))
 
 
@@ -224,7 +226,3 @@ def disagreements(report: EvaluationReport) -> str:
         return ""
     prices = ", ".join(f"{cost:.3f} ms by {name}" for name, cost in most.predicted_ms.items())
     return f" The cost networks disagree most on placements of {most.placer}: {prices}."
-
-
-def _link(name: str, address: str) -> str:
-    return f"- [{name}]({address})" if address.startswith(("#", "http")) else f"- {name}: {address}"

@@ -9,8 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -18,10 +17,6 @@ from pathlib import Path
 import httpx
 
 LOOPBACK = "127.0.0.1"
-STARTUP_S = 600.0
-"""The first start creates two databases, which takes minutes on a busy machine."""
-_PATIENCE_S = 30.0
-_DATABASE = "MLFLOW_BACKEND_STORE_URI"
 _say = partial(print, flush=True)
 
 _SERVER = {
@@ -82,13 +77,13 @@ class Servers:
             "PREFECT_LOGGING_LEVEL": "INFO",
             "MLFLOW_TRACKING_URI": mlflow,
         }
-        database = {_DATABASE: os.environ.pop(_DATABASE)}
+        database = {"MLFLOW_BACKEND_STORE_URI": os.environ.pop("MLFLOW_BACKEND_STORE_URI")}
         os.environ.update({**_SERVER, **os.environ, **variables})
-        with ExitStack() as servers, ExitStack() as worker:
+        try:
             start = f"prefect server start --host {LOOPBACK} --port {self.prefect_port}"
-            servers.enter_context(self.child("prefect", *start.split()))
+            self.start("prefect", *start.split())
             start = f"mlflow server --host {LOOPBACK} --port {self.mlflow_port} --workers 1 --uvicorn-opts"
-            servers.enter_context(self.child("mlflow", *start.split(), "--log-level warning", *self.files, **database))
+            self.start("mlflow", *start.split(), "--log-level warning", *self.files, **database)
             for page in (f"{prefect}/api/health", f"{prefect}/v2/", f"{mlflow}/health"):
                 self.wait_for(page)
             _say(
@@ -98,25 +93,30 @@ class Servers:
                 raise RuntimeError("deploying failed, so the servers were stopped")
             _say("Start `retrain` from Prefect's Deployments page. Ctrl-C stops everything.")
             if self.worker:
-                worker.enter_context(self.child("worker", *self.worker))
+                self.start("worker", *self.worker)
             while (ended := self.first_ended()) in (None, "worker"):
                 if ended:
                     _say("the worker ended and is being restarted; restart its runs to continue them")
-                    worker.close()
-                    worker.enter_context(self.child("worker", *self.worker))
+                    self.start("worker", *self.worker)
                 time.sleep(1)
+        finally:
+            for process in reversed(self.processes.values()):
+                process.terminate()
+                try:
+                    process.wait(30.0)
+                except subprocess.TimeoutExpired:
+                    process.kill()
         raise RuntimeError(f"{ended} ended, so the others were stopped too; see {self.logs / ended}.log")
 
     def first_ended(self) -> str | None:
         """The name of a process that ended, or None."""
         return next((name for name, process in self.processes.items() if process.poll() is not None), None)
 
-    @contextmanager
-    def child(self, name: str, *command: str, **more: str) -> Iterator[None]:
-        """Run `python -m COMMAND` while the block runs; its output goes to `<home>/logs/NAME.log`."""
+    def start(self, name: str, *command: str, **more: str) -> None:
+        """Start `python -m COMMAND` with `more` variables; its output goes to `<home>/logs/NAME.log`."""
         self.logs.mkdir(parents=True, exist_ok=True)
         with (self.logs / f"{name}.log").open("ab") as log:
-            process = subprocess.Popen(
+            self.processes[name] = subprocess.Popen(
                 [sys.executable, "-m", *command],
                 env=os.environ | more,
                 stdin=subprocess.DEVNULL,
@@ -124,15 +124,6 @@ class Servers:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # Ctrl-C reaches only this process, which then ends the others in order
             )
-        self.processes[name] = process
-        try:
-            yield
-        finally:
-            process.terminate()
-            try:
-                process.wait(_PATIENCE_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
 
     def wait_for(self, url: str) -> None:
         """Wait until a server has a page at `url`, perhaps behind a login.
@@ -140,7 +131,7 @@ class Servers:
         Raises:
             RuntimeError: a process ended, or none answers in time; the message has its last lines.
         """
-        deadline = time.monotonic() + STARTUP_S
+        deadline = time.monotonic() + 600.0  # the first start creates two databases: minutes on a busy machine
         while True:
             with suppress(httpx.TransportError):
                 if httpx.get(url, timeout=5.0).status_code in (httpx.codes.OK, httpx.codes.UNAUTHORIZED):

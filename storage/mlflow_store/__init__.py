@@ -1,6 +1,6 @@
 """MLflow: runs, the registry of placer versions, and the model that it serves.
 
-`runs` logs for the flows. `registration` adds a version, `registry` finds and lists versions and moves aliases.
+`runs` logs for the flows and adds versions, `registry` finds and lists versions and moves aliases.
 `placer_model` is the code of a version that MLflow serves.
 """
 

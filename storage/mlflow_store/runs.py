@@ -1,5 +1,6 @@
-"""Runs in MLflow, by its fluent functions: one per flow, a nested one per stage, and their logs."""
+"""Runs in MLflow, by its fluent functions: one per flow, a nested one per stage, their logs, and versions made of them."""
 
+import importlib.metadata
 import math
 import os
 import warnings
@@ -8,10 +9,13 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import mlflow
 import pandas as pd  # type: ignore[import-untyped]
+import pyarrow as pa
+import pyarrow.parquet as pq
 from filelock import FileLock
 from mlflow import MlflowClient
 from mlflow.data.pandas_dataset import from_pandas
@@ -19,9 +23,13 @@ from mlflow.entities import Dataset, DatasetInput, InputTag, RunData
 from mlflow.exceptions import MlflowException
 from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 
+import dreamshard
 from dreamshard.files import error_sentence, without_passwords
 from dreamshard.tables import Tables
-from storage.mlflow_store import EXPERIMENT, LONGEST
+from dreamshard.training import TrainedPlacer, save_placer
+from storage.lake.rows import description_columns
+from storage.mlflow_store import EXPERIMENT, LONGEST, registry
+from storage.run_records.trainings import Training
 from storage.settings import LOCAL, Settings
 
 MODEL_TRAINING = "workflowType=machine_learning"
@@ -33,6 +41,24 @@ PREFECT_RUN = "prefect_run"
 """Tag of a run and a version: the address of the Prefect run that made it, or its id if it has no page."""
 DESCRIPTION = "mlflow.note.content"
 _PARENT = "mlflow.parentRunId"
+
+_EXAMPLE = [
+    {
+        "num_devices": 2,
+        "memory_gb": 1.0,
+        "tables": [
+            {"name": "users", "rows": 1_000_000, "dim": 64, "pooling_factor": 1.0},
+            {"name": "items", "rows": 200_000, "dim": 64, "pooling_factor": 12.5},
+        ],
+    }
+]
+"""An example request, which MLflow stores with every version."""
+
+_REQUIREMENTS = (
+    *("mlflow", "numpy", "pyarrow", "pydantic", "torch", "jaxtyping", "numba", "safetensors", "scipy", "psutil"),
+    "pyyaml",
+)
+"""Packages that a version needs, pinned to those of its training; MLflow's inference takes minutes and a network."""
 
 
 def client(settings: Settings) -> MlflowClient:
@@ -210,3 +236,62 @@ def data_of_runs(settings: Settings, runs: Sequence[str]) -> dict[str, tuple[dic
     wanted = ", ".join(f"'{run}'" for run in runs)
     finished = mlflow.search_runs([experiment_id(settings)], f"attributes.run_id IN ({wanted})", output_format="list")
     return {run.info.run_id: ({**run.data.tags, **run.data.params}, run.data.metrics) for run in finished}
+
+
+def register_placer(
+    settings: Settings,
+    placer: TrainedPlacer,
+    run: Run,
+    made_of: Training,
+    *,
+    metrics: Mapping[str, float | None] | None = None,
+    step: int = 0,
+    tags: Mapping[str, Any] | None = None,
+    pool: Tables | None = None,
+) -> str:
+    """Make a placer the next version of its model for its topology; returns the version's URI.
+
+    Args:
+        run: MLflow run of the training; MLflow's comparison of versions shows its metrics and parameters.
+        made_of: the training; its model and topology decide on the registered model.
+        metrics: of this version.
+        step: iteration of the metrics.
+        tags: further tags of the version.
+        pool: training tables; their means replace fields that a served request omits.
+    """
+    name, experiment = made_of.registered_model, experiment_id(settings)
+    called = f"{made_of.model}-{made_of.topology.label}"  # MLflow allows no dots here
+    model = mlflow.initialize_logged_model(called, source_run_id=run.id, experiment_id=experiment)
+    with TemporaryDirectory() as scratch:
+        artifacts = {"placer": f"{scratch}/placer"}
+        save_placer(placer, Path(artifacts["placer"]))
+        if pool is not None:
+            artifacts["pool"] = f"{scratch}/pool.parquet"
+            pq.write_table(pa.table(description_columns(pool)), artifacts["pool"])
+        mlflow.pyfunc.log_model(
+            name=called,
+            model_id=model.model_id,
+            python_model=str(Path(__file__).with_name("placer_model.py")),
+            artifacts=artifacts,
+            code_paths=[str(Path(dreamshard.__path__[0]))],
+            input_example=_EXAMPLE,
+            pip_requirements=[f"{name}=={importlib.metadata.version(name)}" for name in _REQUIREMENTS],
+        )
+    mlflow.finalize_logged_model(model.model_id, "READY")
+    # first: a version that exists has its metrics
+    run.log_metrics(metrics or {}, step, model=model.model_id)
+    labels = {**(tags or {}), registry.MADE_OF: made_of.to_json(), "algorithm": made_of.recipe.training.algorithm}
+    if (measured := placer.cost_network.measured_on) is not None:
+        labels[registry.MEASURED_ON] = measured.model_dump_json()
+    tracking = run.tracking
+    if not tracking.search_registered_models(f"name = '{name}'"):
+        about = f"Places the embedding tables of {made_of.model}, by costs of {made_of.topology}."
+        tracking.create_registered_model(name, description=about)
+    version = tracking.create_model_version(
+        name,
+        f"models:/{model.model_id}",
+        run.id,
+        {label: str(value) for label, value in labels.items()},
+        model_id=model.model_id,
+    )
+    return f"models:/{version.name}/{version.version}"

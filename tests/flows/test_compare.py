@@ -18,7 +18,7 @@ from flows import stages
 from flows.evaluate import upgrade_sentence
 from flows.reports.pages import html_page
 from flows.rules import contestants
-from storage.mlflow_store import registration, registry, runs
+from storage.mlflow_store import registry, runs
 from storage.mlflow_store.registry import set_alias
 from storage.settings import Settings
 from storage.store import Store, open_store
@@ -60,7 +60,7 @@ def home(mlflow_home: Callable[[], Path]) -> Path:
         with runs.open_run(settings, "retrain", tags={"commit": "0123456789abcdef", "testbed": "simulated"}) as run:
             tags = {"training": f"t{seed}", "iteration": 1, "dataset": dataset}
             metrics = {"cost_ms": 3 - seed}
-            registration.register_placer(settings, placer, run, made_of, metrics=metrics, tags=tags)
+            runs.register_placer(settings, placer, run, made_of, metrics=metrics, tags=tags)
     set_alias(settings, ONE, "champion", "the first")
     set_alias(settings, TWO, "challenger", "no better")
     return settings.home

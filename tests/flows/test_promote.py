@@ -21,7 +21,7 @@ from flows.rules.contestants import champion_name
 from flows.rules.promotion import find_veto
 from flows.rules.warm_start import champion_of
 from flows.watch import champion_sentence
-from storage.mlflow_store import registration, registry, runs
+from storage.mlflow_store import registry, runs
 from storage.run_records import report_store, trainings
 from storage.run_records.report_store import CANDIDATE, CURRENT_PLAN
 from storage.run_records.trainings import Training
@@ -49,7 +49,7 @@ class Team:
         trainings.write(self.store, training, made_of)
         with runs.open_run(self.store, "retrain") as run:
             tags = {"training": training, "iteration": 1, "dataset": "d"}
-            version = registration.register_placer(self.store, self.placer, run, made_of, tags=tags)
+            version = runs.register_placer(self.store, self.placer, run, made_of, tags=tags)
         self.runs[version] = run
         return version
 

@@ -16,7 +16,7 @@ from dreamshard.plan import Plan
 from dreamshard.training import TrainingConfig
 from flows.forms.options import PlaceOptions
 from flows.placing.request import check, place
-from storage.mlflow_store import registration, runs
+from storage.mlflow_store import runs
 from storage.mlflow_store.registry import load_placer, set_alias
 from storage.settings import Settings
 from storage.store import open_store
@@ -39,7 +39,7 @@ def test_the_documented_server_plans_as_place_and_python_do(tmp_path: Path):
     dataset = store.lake.write_dataset(pool_of(8), "by hand")
     made_of = training_of(hardware="simulated a100", num_devices=8, dataset=dataset, source="ads.csv")
     with runs.open_run(store, "retrain") as run:
-        version = registration.register_placer(store, placer, run, made_of, pool=pool_of(8))
+        version = runs.register_placer(store, placer, run, made_of, pool=pool_of(8))
     set_alias(store, version, "champion", "the only one")
     variable, *command = shlex.split(re.findall(r"^MLFLOW_TRACKING_URI=.*models serve.*$", DOCS.read_text(), re.M)[0])
     name, _, uri = variable.partition("=")

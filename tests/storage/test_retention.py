@@ -17,7 +17,7 @@ from storage import retention
 from storage.filesystem import write_json
 from storage.lake import catalog
 from storage.lake.lake import EVALUATION, Lake
-from storage.mlflow_store import registration, registry, runs
+from storage.mlflow_store import registry, runs
 from storage.run_records import trainings
 from storage.run_records.trainings import Warm
 from storage.settings import Settings
@@ -76,7 +76,7 @@ def store(mlflow_settings: Settings, placer: TrainedPlacer) -> Store:
         if name == "third":
             tags = {"training": key(name), "evaluation": key(f"evaluation of {name}"), "dataset": version}
             with runs.open_run(mlflow_settings, "retrain") as run:
-                registration.register_placer(mlflow_settings, placer, run, training_of(), tags=tags, pool=four_tables())
+                runs.register_placer(mlflow_settings, placer, run, training_of(), tags=tags, pool=four_tables())
     registry.write_versions(mlflow_settings)
     return mlflow_settings
 
@@ -166,7 +166,7 @@ def test_a_store_with_another_registry_is_left_alone(store: Store, tmp_path: Pat
 def test_versions_beyond_the_newest_go_with_their_files(store: Store, placer: TrainedPlacer):
     for _ in range(4):
         with runs.open_run(store, "retrain") as run:
-            registration.register_placer(store, placer, run, training_of(), tags={"training": key("last")})
+            runs.register_placer(store, placer, run, training_of(), tags={"training": key("last")})
     registry.set_alias(store, "2", "champion", "the first")
     registry.tag(store, "3", {registry.PINNED: "for the paper"})
     tomorrow = datetime.now(UTC) + timedelta(days=1)

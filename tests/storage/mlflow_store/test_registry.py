@@ -8,7 +8,7 @@ from dreamshard.costs import MeasuredOn
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
 from dreamshard.training import TrainedPlacer, TrainingConfig
-from storage.mlflow_store import registration, registry, runs
+from storage.mlflow_store import registry, runs
 from storage.mlflow_store.registry import make_champion, set_alias
 from storage.run_records.trainings import Training, Warm, in_words, names_version, number_of
 from storage.settings import Settings
@@ -31,7 +31,7 @@ def register(mlflow_settings: Settings, placer: TrainedPlacer):
     def make(made_of: Training = MODELLED, params=None, **given) -> str:
         with runs.open_run(mlflow_settings, "retrain") as run:
             run.log_params(params or {})
-            return registration.register_placer(mlflow_settings, placer, run, made_of, **given)
+            return runs.register_placer(mlflow_settings, placer, run, made_of, **given)
 
     return make
 
