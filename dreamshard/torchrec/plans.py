@@ -75,7 +75,7 @@ def shards_of(
         fields.append((len(some), table, kind, share))
     of_option = torch.tensor(fields, dtype=torch.float64).reshape(-1, 4)
     table, kind, share = of_option.repeat_interleave(of_option[:, 0].long(), dim=0).T[1:]
-    device = torch.tensor([shard.rank or 0 for shard in held], dtype=torch.int64)
+    device = torch.tensor([shard.rank or 0 for shard in held]).long()
     corners = chain.from_iterable(chain(shard.offset, shard.size) for shard in held)
     rows, columns = torch.from_numpy(np.fromiter(corners, np.int64)).view(-1, 2, 2).cumsum(1).unbind(2)
     shards = Shards(task, table.long(), device, kind.long(), rows, columns, share, devices_per_host)
