@@ -39,12 +39,12 @@ def held(outcome: dict) -> dict[str, set[int]]:
 def test_constraints_of_the_form_hold_in_the_plan(placed, home):
     outcome = placed(constraints="pin: {t0: 2}\nexclude_devices: [3]\n", sharding="whole")
     assert Path(outcome["plan"]).parent == home / "plans"
-    page = Path(outcome["page"])
-    assert page == Path(outcome["plan"]).with_suffix(".html")
+    assert (page := Path(outcome["page"])) == Path(outcome["plan"]).with_suffix(".html")
     assert all(shown in page.read_text() for shown in ("<html", f"{outcome['overall_ms']:.3f} ms", ">t5<"))
     assert held(outcome)["t0"] == {2}
     assert not any(3 in where for where in held(outcome).values())
     assert "a100" in outcome["costs_of"].lower()
+    assert Path(placed(format="csv")["plan"]).read_text().startswith("table,")
 
 
 def test_a_path_is_read_and_a_repeated_request_keeps_its_file(placed, tmp_path):
@@ -70,5 +70,4 @@ def test_a_run_publishes_a_page_with_costs_and_moves(home):
         assert {run.name for run in client.read_flow_runs()} >= {"tables"}
     assert again["moved_bytes"] == 0
     (page,) = [text for text in pages if "From the current plan" in text and again["plan"] in text]
-    for shown in (again["page"], "Costs of", "no gain pays for its moves", "pin: {t0: [0, 1]}"):
-        assert shown in page
+    assert all(said in page for said in (again["page"], "Costs of", "no gain pays for its moves", "pin: {t0: [0, 1]}"))

@@ -124,9 +124,7 @@ def dearer(placer: SearchingPlacer, task: PlacementTask, tolerance: float) -> It
 
 
 SEEDS = [(seed, 1.005) for seed in (0, 4, 5, 6)]
-SEEDS += [
-    pytest.param(seed, 1.015, marks=pytest.mark.long) for seed in range(7, 44)
-]  # annealing ends in a local optimum
+SEEDS += [pytest.param(seed, 1.015, marks=pytest.mark.long) for seed in range(7, 44)]  # some end in a local optimum
 
 
 @pytest.mark.slow
@@ -134,8 +132,5 @@ SEEDS += [
 def test_more_choice_never_costs_more(seed, tolerance):
     task = drawn_task(seed)
     by_columns = replace(task, constraints=Constraints())
-    exceptions = [
-        *dearer(PRIOR, task, tolerance),
-        *dearer(learnt_placer(), by_columns, tolerance),
-    ]
+    exceptions = [*dearer(PRIOR, task, tolerance), *dearer(learnt_placer(), by_columns, tolerance)]
     assert not exceptions, exceptions

@@ -50,6 +50,9 @@ def test_wrong_values_are_refused_with_what_is_wrong():
         "devices": "4097 is greater than the maximum of 4096",
     }
     assert "'huge' is not one of ['default'" in refused(recipe="huge")["recipe"]
+    assert len(refused(testbed="simulated:a1000", source="m.py:make", current="p.json")) == 3
+    for source in ("s3://b/t/", "meta-dlrm-2021", "models.dlrm:make", "/m.py:make"):
+        assert refused(testbed="simulated:a100", source=source, current="/p.json") == {}
     for wrong in ({"iterations": 0}, {"recipes": "smoke"}, {"exchange_devices": [1]}):
         with pytest.raises(ValidationError):
             RetrainOptions(**wrong)

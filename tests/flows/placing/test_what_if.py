@@ -29,7 +29,7 @@ def said(tmp_path, monkeypatch):
         ("--sharding", "auto"),
         ("--sharding", "row_wise", "--optimizer", "adam"),
         ("--constraints", "pin: {a: 3}\nmemory_gb: {0: 0}"),
-        ("--cache", "--constraints", "cache: {a: 0.1}"),
+        ("--cache", "--constraints", "cache: {a: 0.1}", "--memory-gb", "2", "--reserve-gb", "0.5"),
     ],
     ids=lambda options: " ".join(options)[:30],
 )

@@ -225,7 +225,9 @@ def edit(address: str, fields: dict) -> None:
 def test_a_pause_survives_deploying_and_a_failure_notifies(servers, tmp_path):
     retrain = deployment(servers, "retrain/ads")
     (nightly,) = retrain["schedules"]
-    edit(f"{servers.prefect}/api/deployments/{retrain['id']}/schedules/{nightly['id']}", {"active": False})
+    here = f"{servers.prefect}/api/deployments/{retrain['id']}"
+    edit(here, {"work_pool_name": "dreamshard", "work_queue_name": "h200"})
+    edit(f"{here}/schedules/{nightly['id']}", {"active": False})
     code = (
         "import sys\n"
         "from prefect.blocks.notifications import CustomWebhookNotificationBlock as Webhook\n"
@@ -238,6 +240,7 @@ def test_a_pause_survives_deploying_and_a_failure_notifies(servers, tmp_path):
         paused = deployment(servers, "retrain/ads")
         (schedule,) = paused["schedules"]
         assert (schedule["active"], schedule["parameters"]) == (False, {"full": True})
+        assert paused["work_queue_name"] == "h200"
         setting = paused["parameters"]
         assert (setting["recipe"], setting["memory_gb"]) == ("smoke", 2.0), "fields that are not given stay"
         run = started(servers, "retrain/ads", source="/absent/tables.csv")
@@ -251,8 +254,9 @@ def test_a_pause_survives_deploying_and_a_failure_notifies(servers, tmp_path):
 
 def test_up_ends_everything_when_interrupted(servers):
     """The last one: nothing runs after it."""
-    family = psutil.Process(servers.process.pid).children(recursive=True)
-    assert len(family) >= 3
+    launcher = psutil.Process(servers.process.pid)
+    assert launcher.memory_info().rss < 80e6, "it only waits"
+    assert len(family := launcher.children(recursive=True)) >= 3
     servers.process.send_signal(signal.SIGINT)
     assert servers.process.wait(timeout=180) == 0
     assert psutil.wait_procs(family, timeout=5)[1] == []
