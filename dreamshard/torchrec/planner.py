@@ -174,7 +174,7 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
             placer = self._placer_of(task)
             if self.timeout_seconds and isinstance(placer, SearchingPlacer):
                 spent_s = time.perf_counter() - start  # what follows takes longer the more ranks have copies
-                placer = replace(placer, timeout_s=self.timeout_seconds - (2 + task.num_devices / 20) * spent_s)
+                placer = replace(placer, timeout_s=self.timeout_seconds - (2 + task.num_devices / 16) * spent_s)
             placement = legal_placement(task, placer)
         except NoPlacementError as error:
             raise PlannerError(str(error), PlannerErrorType.INSUFFICIENT_STORAGE) from error
