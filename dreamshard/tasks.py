@@ -259,7 +259,7 @@ class Shards:
         is_other = (dim != whole["dim"]) | (held != whole["rows"]) | (self.batch_share < 1)
         if torch.equal(self.table, torch.arange(len(tables))) and not is_other.any():
             return tables
-        names = tuple(np.array(tables.names, object)[self.table].tolist())
+        names = tuple(map(tables.names.__getitem__, self.table.tolist()))
         first = tables.column_ranges[self.table, 0] + self.columns[:, 0]
         share, distinct_share = tables.shares_of(self.table, self.rows)  # [S]
         lookups = (whole["lookups"] * share.double() * self.batch_share.double()).round().long()
