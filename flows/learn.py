@@ -59,10 +59,13 @@ def learn(options: LearnOptions) -> dict[str, Any]:
             outcome = place_tables(store, asked.model_copy(update={"placer": version}))
     planned = read_plan(outcome["plan"]).placement(newest.task.tables)
     saving = learned.saving(newest.task, newest.placement, planned)
-    advice = "take the new plan"
-    if saving.low <= 0:
-        more = "profile some steps of the new plan, and learn from them too, before it is taken for good"
-        advice = more if saving.mean > 0 else "keep the current plan"
+    advice = (
+        "take the new plan"
+        if saving.low > 0
+        else "profile some steps of the new plan, and learn from them too, before it is taken for good"
+        if saving.mean > 0
+        else "keep the current plan"
+    )
     announce(f"The new plan saves {saving}: {advice}.")
     return outcome | {
         "version": version,

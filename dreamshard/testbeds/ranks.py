@@ -203,7 +203,7 @@ class Launcher:
         for number, process in enumerate(self._processes):
             if code := process.exitcode:
                 memory = ", as when memory runs out" if code == -signal.SIGKILL else ""
-                killed = f"it was killed by {signal.Signals(abs(code)).name}{memory}" if code < 0 else ""
+                killed = code < 0 and f"it was killed by {signal.Signals(-code).name}{memory}"
                 ended[number] = killed or f"it exited with code {code}"
         return ended
 

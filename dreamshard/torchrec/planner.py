@@ -114,7 +114,8 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
         storage_reservation: memory that is not for tables; by default TorchRec's heuristic with 15 %.
         stats: print the plan; by default TorchRec's table, if the placer predicts costs.
         constraints: TorchRec's own, by table name.
-        debug: whether `stats` print every table.
+        debug: whether `stats` print every table; by default if there are at most 1,000, since more take TorchRec longer to
+            print than all devices.
         callbacks: change the selected options before they become the plan.
         timeout_seconds: of planning, after which the best plan so far is taken, with time left to write its shards; `stats`
             come on top, 1 s for 100,000 shards. A plan that takes less does not depend on it.
@@ -137,7 +138,7 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
     storage_reservation: StorageReservation = None
     stats: Sequence[Stats] = None  # type: ignore[assignment]
     constraints: Mapping[str, ParameterConstraints] = None  # type: ignore[assignment]
-    debug: bool = True
+    debug: bool | None = None
     callbacks: Sequence[Callable[[list[ShardingOption]], list[ShardingOption]]] = ()
     timeout_seconds: float | None = None
     placement_constraints: Constraints = UNCONSTRAINED
@@ -198,7 +199,7 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
                     best_plan=options,
                     constraints=self.constraints,
                     sharders=sharders,
-                    debug=self.debug,
+                    debug=len(model) <= 1000 if self.debug is None else self.debug,
                 )
         return plan
 

@@ -70,8 +70,8 @@ def deploy(options: Annotated[RetrainingOptions, Fields] = RetrainingOptions(), 
         notify: Prefect notification block for failed retrainings, as TYPE/NAME.
     """
     for model, setting in deploy_all(options, notify, _server("PREFECT_API_URL")).items():
-        is_pool = "source" not in setting or setting.get("mode") == "pool"
-        kind = "a pool for models not seen yet" if is_pool else "one model, planned as a whole"
+        is_one = "source" in setting and setting.get("mode") != "pool"
+        kind = "one model, planned as a whole" if is_one else "a pool for models not seen yet"
         values = ", ".join(f"{name} {value}" for name, value in setting.items() if name != "model")
         terminal.say(f"model    {model}: {kind}; {values or 'the tables and sizes of the recipe'}")
 

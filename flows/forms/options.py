@@ -63,8 +63,8 @@ class Options(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _without_empty_fields(cls, values: Any) -> Any:
-        is_wrong = not isinstance(values, dict)
-        return values if is_wrong else {name: value for name, value in values.items() if value not in ("", None)}
+        is_given = isinstance(values, dict)
+        return {name: value for name, value in values.items() if value not in ("", None)} if is_given else values
 
 
 class CurrentField(Options):

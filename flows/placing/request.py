@@ -133,8 +133,8 @@ def check(
     per_host = options.devices_per_host or (plan.devices_per_host if plan else None)
     if num_devices == usual.get("devices"):
         per_host = per_host or usual.get("devices_per_host")
-    ranks = options.device_type if options.format == "torchrec" else None
-    constraints = runnable(model, _constraints(options, model.tables.names, num_devices, plan), ranks, note)
+    constraints = _constraints(options, model.tables.names, num_devices, plan)
+    constraints = runnable(model, constraints, options.device_type if options.format == "torchrec" else None, note)
     task = model.task(
         num_devices,
         round(memory_gb * 2**30),

@@ -16,7 +16,6 @@ from pathlib import Path
 
 import httpx
 
-LOOPBACK = "127.0.0.1"
 _say = partial(print, flush=True)
 
 _SERVER = {
@@ -64,12 +63,12 @@ class Servers:
         """
         for port in (self.prefect_port, self.mlflow_port):
             try:
-                socket.create_server((LOOPBACK, port)).close()
+                socket.create_server(("127.0.0.1", port)).close()
             except OSError as error:
                 raise ValueError(
-                    f"port {port} of {LOOPBACK} is taken, perhaps by another `dreamshard up`; end it, or give another port"
+                    f"port {port} of 127.0.0.1 is taken, perhaps by another `dreamshard up`; end it, or give another port"
                 ) from error
-        prefect, mlflow = f"http://{LOOPBACK}:{self.prefect_port}", f"http://{LOOPBACK}:{self.mlflow_port}"
+        prefect, mlflow = f"http://127.0.0.1:{self.prefect_port}", f"http://127.0.0.1:{self.mlflow_port}"
         variables = {
             "PREFECT_SERVER_UI_STATIC_DIRECTORY": f"{self.home}/prefect/pages",
             "PREFECT_API_URL": f"{prefect}/api",
@@ -80,9 +79,9 @@ class Servers:
         database = {"MLFLOW_BACKEND_STORE_URI": os.environ.pop("MLFLOW_BACKEND_STORE_URI")}
         os.environ.update({**_SERVER, **os.environ, **variables})
         try:
-            start = f"prefect server start --host {LOOPBACK} --port {self.prefect_port}"
+            start = f"prefect server start --host 127.0.0.1 --port {self.prefect_port}"
             self.start("prefect", *start.split())
-            start = f"mlflow server --host {LOOPBACK} --port {self.mlflow_port} --workers 1 --uvicorn-opts"
+            start = f"mlflow server --host 127.0.0.1 --port {self.mlflow_port} --workers 1 --uvicorn-opts"
             self.start("mlflow", *start.split(), "--log-level warning", *self.files, **database)
             for page in (f"{prefect}/api/health", f"{prefect}/v2/", f"{mlflow}/health"):
                 self.wait_for(page)
@@ -136,8 +135,7 @@ class Servers:
             with suppress(httpx.TransportError):
                 if httpx.get(url, timeout=5.0).status_code in (httpx.codes.OK, httpx.codes.UNAUTHORIZED):
                     return
-            ended = self.first_ended()
-            if ended is not None or time.monotonic() > deadline:
+            if (ended := self.first_ended()) or time.monotonic() > deadline:
                 log = self.logs / f"{ended or 'prefect'}.log"
                 last = " | ".join(log.read_text(errors="replace").strip().splitlines()[-3:])
                 raise RuntimeError(f"no server answers at {url}: {last}; see {log}")
