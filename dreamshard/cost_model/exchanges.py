@@ -52,6 +52,11 @@ class ExchangeShape(NamedTuple):
         """`devices_per_host` of None stands for `host_devices`, the hardware's; if that is None too, one host has all."""
         return cls(num_devices, min(num_devices, devices_per_host or host_devices or num_devices))
 
+    @property
+    def crosses_network(self) -> bool:
+        """Whether there are several hosts."""
+        return self.num_devices > self.devices_per_host
+
 
 def exchanges_for(tasks: Sequence[PlacementTask], batch_size: int, more_devices: Iterable[int] = ()) -> list[Exchange]:
     """Exchanges that describe the links for placements of tasks on the same kind of hosts.
@@ -84,14 +89,15 @@ def designed_exchanges(counts: Iterable[int], devices_per_host: int | None, most
 def comm_inputs(dims: Float[Tensor, "*B D"]) -> Float[Tensor, "*B D 6"]:
     """Inputs of an all-to-all in hundreds of dims.
 
-    They are 1, dims that leave a device, the most that leave any, dims that arrive, dims that leave the device before it, and
-    the most that leave two neighbours, on average; devices are in a ring.
+    They are 1, dims that leave a device, the most that leave any, the mean, dims that leave the device before it, and the
+    most that leave two neighbours, on average; devices are in a ring. Dims that arrive count as the mean: they lack a
+    device's own part of it, which shrinks with more devices.
     """
     count, before = dims.shape[-1], dims.roll(1, -1)
     share = (count - 1) / count
     largest, pair = (of.max(dim=-1, keepdim=True).values.expand_as(dims) for of in (dims, (dims + before) / 2))
-    received = (dims.sum(dim=-1, keepdim=True) - dims) / count
-    leaving = (dims * share, largest * share, received, before * share, pair * share)
+    mean = dims.mean(dim=-1, keepdim=True).expand_as(dims)
+    leaving = (dims * share, largest * share, mean * share, before * share, pair * share)
     return torch.stack([torch.ones_like(dims), *leaving], dim=-1)
 
 
@@ -185,9 +191,15 @@ class ExchangeModel(nn.Module):
         if count == 1 or not self.batch_size:
             return torch.zeros(2, NUM_COMM_INPUTS)
         weights = self.fitted_ms.double()
-        if shape != tuple(self.fitted_to.tolist()):  # whose neighbours may share other links
+        fitted = ExchangeShape(*self.fitted_to.tolist())
+        if shape != fitted:  # whose neighbours may share other links
             weights[:, 1:3] += weights[:, 4:]
             weights[:, 4:] = 0
+            if (
+                shape.crosses_network and not fitted.crosses_network
+            ):  # where the slowest link decides, and not what all send
+                weights[:, 2] += weights[:, 3]
+                weights[:, 3] = 0
         balanced = max(sum_dims / _HUNDRED * self._unit_bytes * (count - 1) / count**2, 1.0)
         if balanced <= self._fit_reaches_bytes(shape):
             return weights.float()

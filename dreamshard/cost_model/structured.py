@@ -220,7 +220,7 @@ class StructuredCostNetwork(CostNetwork):
         def array(value: Tensor) -> Floats:
             return np.ascontiguousarray(value.double().numpy(), np.float64)
 
-        latency, per_dim, largest, received, before, pair = array(self.comm_ms).sum(axis=0).tolist()
+        latency, own, largest, mean, before, pair = array(self.comm_ms).sum(axis=0).tolist()
         share = (num_devices - 1) / num_devices
         curves = np.zeros((4, len(CURVE_VALUES))) if curves is None else curves
         curves[ALL_TO_ALL] = largest * share * CURVE_VALUES
@@ -232,10 +232,10 @@ class StructuredCostNetwork(CostNetwork):
             width=DIMS,
             tables=TABLES,
             curves=curves,
-            own_ms=per_dim * share - received / num_devices,
+            own_ms=own * share,
             before_ms=before * share,
             pair_ms=pair * share / 2,
-            total_ms=received / num_devices,
+            total_ms=mean * share / num_devices,
             fixed_ms=latency,
             network=network,
         )

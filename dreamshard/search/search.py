@@ -2,9 +2,9 @@
 
 How tables are sharded decides which collectives a step has, and no change of one table adds or removes a collective that
 others share. So each combination of sharding types that pays if devices could be perfectly even is searched by itself: greedy
-starts, short annealing, then long annealing of the best start. A search that may do more runs the searches that may do
-less, so its result hardly ever costs more; only very large tasks are not searched without split tables as well. Combinations
-that could not pay, even on perfectly even devices, are left out.
+starts, then annealing of the best of them. A search that may do more runs the searches that may do less, so its result hardly
+ever costs more; only very large tasks are not searched without split tables as well. Combinations that could not pay, even on
+perfectly even devices, are left out.
 
 Annealing lowers the slowest device's cost. Among the cheapest results, the one of the least mean cost over the cost model's
 errors is taken, which is what a plan states.
@@ -19,7 +19,7 @@ from operator import attrgetter
 
 import numpy as np
 
-from dreamshard.cost_model.compiled import Ints
+from dreamshard.cost_model.compiled import Ints, computes_ms
 from dreamshard.search.annealing import ON_ALL, ON_DEVICES, Found, IsLate, Menu, anneal, never, priced
 from dreamshard.search.costs import CostModel
 from dreamshard.search.options import ShardingOptions
@@ -35,12 +35,11 @@ _MOST_CELLS = (
 # starts for tight memory are tried even if others fit
 _WORTH = 0.003  # share of the cost that further sharding types must save
 _NEARLY = 0.02  # above the least cost, up to which errors of the cost model may decide
-_TRIAL = 3  # of the changes of a search, one in so many for each of several starts
 _KEPT = 3  # starts that are annealed
-_HOPELESS = (0.15, 0.04)  # shares above the best cost so far, of a start, and after a short search
+_HOPELESS = 0.15  # share of a start's cost above the best cost so far
 _MARGINS = ((0.5, 0.5), (0.15, 0.15), (0.05, 0.05), (0.5, 0.01))
 """Above perfect balance, within which every device's own cost and its width are to stay."""
-_WIDTH = 1.2  # of an even device's, that a greedy start keeps to
+_WIDTH, _LIMITS = 1.2, (1.02, 1.05, 1.1, 1.15, 1.2, 1.3)  # of an even device's width: a target, and limits
 _WIDEST_RANGES = (math.inf, 64.0, 32.0)  # columns
 _LIMIT = 0.6  # of an even device, that a range of a table on single devices may have
 _TIGHT = 0.75  # of all memory that tables take, from which annealing lets devices pass their capacity on the way,
@@ -159,7 +158,7 @@ class _Exploration:
             if min(map(_cost, quick), default=np.inf) < min(map(_cost, starts), default=np.inf):
                 refined = option
             starts += quick
-        if refined is not None and min(map(_cost, starts)) <= self.least_ms * (1 + _HOPELESS[0]):
+        if refined is not None and min(map(_cost, starts)) <= self.least_ms * (1 + _HOPELESS):
             starts += _starts_within_targets(options, refined, self.is_late)
         if types == {"table_wise"}:
             heuristic = [priced(options.menu, *options.whole(device.numpy())) for device in heuristic_starts(self.task)]
@@ -173,21 +172,16 @@ class _Exploration:
         return starts
 
     def _improved(self, options: ShardingOptions, starts: Sequence[Found]) -> Found:
-        """The best of long annealing of the best of short annealing, unless that is hopeless."""
+        """The best of annealing every start, unless that is hopeless."""
         menu, is_tight, num_devices = options.menu, _is_tight(options), self.task.num_devices
         best, searches = min(starts, key=_cost), 1 + bool(options.types & set(SPLIT_BY_COLUMNS))
         may_move = len(menu.spread) > len(menu.allowed) or (num_devices > 1 and (menu.spread != ON_ALL).any())
-        if not may_move or not (is_tight or best.cost_ms <= self.least_ms * (1 + _HOPELESS[0])):
+        if not may_move or not (is_tight or best.cost_ms <= self.least_ms * (1 + _HOPELESS)):
             return best
-        overs, tried = (0.0, _OVERFULL) if is_tight else (0.0,), [best]
-        if len(starts) > 1 or is_tight:
-            short, both = searches * self.moves // _TRIAL, product(starts, overs)
-            tried = [anneal(menu, each, short, over=over, is_late=self.is_late) for each, over in both]
-        tried.sort(key=_cost)
-        if tried[0].cost_ms <= self.least_ms * (1 + _HOPELESS[1]):
-            for n, over in product(range(searches), overs):
-                tried.append(anneal(menu, tried[n % len(tried)], searches * self.moves, n + 1, over, self.is_late))
-        return min(tried, key=_cost)
+        runs, results = [*product(starts, (0.0, _OVERFULL) if is_tight else (0.0,))], [best]
+        for seed, (start, over) in enumerate(runs):
+            results.append(anneal(menu, start, 2 * searches * self.moves // len(runs), seed, over, self.is_late))
+        return min(results, key=_cost)
 
 
 def _is_tight(options: ShardingOptions) -> bool:
@@ -225,11 +219,15 @@ def _from_options(options: ShardingOptions, option: Ints) -> Menu:
 
 
 def _quick_starts(options: ShardingOptions, option: Ints) -> list[Found]:
-    """Greedy placements by options from given ones on: one free of targets, and one with all devices about as wide."""
+    """Greedy placements by options from given ones on: one free of targets, one with all devices about as wide, and the best
+    of those that balance compute within a limit of the width.
+    """
     menu = _from_options(options, option)
     even = balanced(menu).even
-    targets = (ANYTHING, Target(max(even.own_ms, menu.alone_ms.max()), _WIDTH * even.width))
-    return [start for target in targets for start in _greedy(menu, target)]
+    about = Target(max(even.own_ms, menu.alone_ms.max()), _WIDTH * even.width)
+    limits = (Target(math.inf, limit * even.width) for limit in _LIMITS)
+    within = [start for limit in limits for start in _greedy(menu, limit)]
+    return _greedy(menu, ANYTHING) + _greedy(menu, about) + sorted(within, key=_cost)[:1]
 
 
 def _starts_within_targets(options: ShardingOptions, option: Ints, is_late: IsLate) -> list[Found]:
@@ -250,9 +248,13 @@ def _starts_within_targets(options: ShardingOptions, option: Ints, is_late: IsLa
 
 
 def _greedy(menu: Menu, target: Target) -> list[Found]:
-    """The greedy placement of spread tables, then of the others by their cost in their first option, if all fit."""
-    first = menu.first_option[:-1]
-    work = menu.alone_ms * np.diff(menu.first_range)[first]
+    """The greedy placement of spread tables, then of the others by their cost in their first option, if all fit.
+
+    Within a limit of the width, this is without the all-to-all (as in NeuroShard, arXiv 2305.01868, algorithm 1).
+    """
+    first, is_limited = menu.first_option[:-1], target.width < target.own_ms == np.inf
+    work = computes_ms(menu.law, menu.loads[menu.first_row]).sum(axis=1) if is_limited else menu.alone_ms
+    work = work * np.diff(menu.first_range)[first]
     order = np.argsort(-np.where(menu.spread[first] != ON_DEVICES, np.inf, work), kind="stable")
     start = greedy(menu, order, target)
     return [] if start is None else [start]

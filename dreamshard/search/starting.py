@@ -37,14 +37,14 @@ from dreamshard.search.annealing import (
 )
 
 _TRIED = 8  # devices on which greedy tries a table
-_APART = 1e6  # load of a second range of a table on a device
+_TOO_WIDE, _APART = 1e5, 1e6  # load of a device that is too wide, and of a second range of a table on a device
 _SLOWEST_COUNTS = 10  # times as much as the device that a table is put on
 SWEEPS = 6  # over all tables, in which each may change its sharding type
 _FULL = 0.97  # of all memory, above which options count as more expensive
 
 
 class Target(NamedTuple):
-    """Limits of each device: its own cost, and its width."""
+    """Targets of each device: its own cost and its width; or a limit of its width alone, if its cost may be infinite."""
 
     own_ms: float
     width: float
@@ -55,10 +55,12 @@ ANYTHING = Target(math.inf, math.inf)
 
 @jit
 def _load(target: Target, own_ms: float, width: float, ms_per_width: float) -> float:
-    """A device's cost with the all-to-all of its width; with a target, its share of that."""
-    if target.own_ms == np.inf:
-        return own_ms + ms_per_width * width
-    return max(own_ms / target.own_ms, width / target.width)
+    """A device's cost with the all-to-all of its width; within a width, without it; with a target, its share of that."""
+    if target.own_ms < np.inf:
+        return max(own_ms / target.own_ms, width / target.width)
+    if target.width < np.inf:
+        return own_ms + _TOO_WIDE * (width > target.width)
+    return own_ms + ms_per_width * width
 
 
 @inlined
@@ -70,16 +72,16 @@ def _fit_on_devices(
     Only the devices with the least load `before` are tried. Without a target, the slowest device's cost counts more.
     """
     first, width, worst, after = menu.first_range[option], menu.law.width, 0.0, np.empty(menu.loads.shape[1])
-    slowest, widest, weight = (
-        state.own_ms.max(),
-        state.sums[:, width].max(),
-        _SLOWEST_COUNTS * (target.own_ms == np.inf),
-    )
+    slowest, widest = state.own_ms.max(), state.sums[:, width].max()
+    weight = _SLOWEST_COUNTS * (min(target.own_ms, target.width) == np.inf)
     near, near_load, kept = np.zeros(_TRIED, np.int64), np.zeros(_TRIED), np.zeros(len(places))
     for k in range(menu.first_range[option + 1] - first):
         row, size, count, bar = menu.load[first + k], menu.size[first + k], 0, np.inf
         for d in range(len(before)):
-            if before[d] >= bar:
+            load = before[d]
+            if target.own_ms == np.inf and state.sums[d, width] + menu.loads[row, width] > target.width:
+                load += _TOO_WIDE
+            if load >= bar:
                 continue
             free = menu.capacity[d] - state.used[d] - size
             for j in range(k):
@@ -87,10 +89,10 @@ def _fit_on_devices(
             if free < 0:
                 continue
             at, count = min(count, _TRIED - 1), min(count + 1, _TRIED)
-            while at > 0 and near_load[at - 1] > before[d]:
+            while at > 0 and near_load[at - 1] > load:
                 near[at], near_load[at] = near[at - 1], near_load[at - 1]
                 at -= 1
-            near[at], near_load[at] = d, before[d]
+            near[at], near_load[at] = d, load
             bar = near_load[count - 1] if count == _TRIED else np.inf
         best, least, best_load = -1, np.inf, np.inf
         for n in range(count):
@@ -148,7 +150,7 @@ def _fit_on_hosts(menu: Menu, state: State, t: int, option: int, places: Ints, s
 @jit
 def _greedy(menu: Menu, state: State, order: Ints, scale: float, target: Target) -> bool:
     places, kept = np.zeros(state.place.shape[1], np.int64), np.zeros(state.place.shape[1], np.int64)
-    loads, most, is_stale = np.zeros(len(state.own_ms)), np.inf if target.own_ms == np.inf else 1.0, False
+    loads, most, is_stale = np.zeros(len(state.own_ms)), _TOO_WIDE if target.own_ms == np.inf else 1.0, False
     for t in order:
         chosen, least = menu.first_option[t], np.inf
         if is_stale and menu.spread[chosen] != ON_ALL:  # tables on all devices need no costs

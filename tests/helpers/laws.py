@@ -45,6 +45,7 @@ class Law:
         comm_ms: compiled; writes forward and backward of an all-to-all of dims `[D]` to its last argument, `[D, 2]`; forward
             may wait for devices whose compute takes longer.
         waits: whether it does.
+        host_devices: devices on a host; None if all share one.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Law:
     compute_ms: Callable[[Floats], tuple[float, float]]
     comm_ms: Callable[[Floats, Floats, Floats, Floats], None]
     waits: bool = False
+    host_devices: int | None = None
 
     def phases_ms(self, task: PlacementTask, placement: Placement, waits: bool = False) -> torch.Tensor:
         """`[D, 4]` without noise, and without waits, as samples are, or with them."""
@@ -100,6 +102,7 @@ class LawTestbed(Testbed):
         dims = exchange.sent_bytes.double().numpy() / (4 * BATCH)
         both_ms = self._noisy(torch.from_numpy(self.law.exchange_ms(dims)), int(dims.sum()))
         how = {"repeats": 1, "clock": "model", "testbed": self.name, "hardware": self.hardware}
+        how["host_devices"] = self.law.host_devices
         return ExchangeSample(exchange=exchange, forward_ms=both_ms[:, 0], backward_ms=both_ms[:, 1], **how)
 
     def _noisy(self, exact_ms: torch.Tensor, number: int) -> torch.Tensor:
