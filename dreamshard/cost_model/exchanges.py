@@ -35,6 +35,9 @@ NUM_COMM_INPUTS, _NEIGHBOURS = 6, 4  # inputs, and the first that is about neigh
 _LINKS_ARE_SHARED, _ENOUGH = 0.9, 60  # of the error without neighbours, and measured devices, from which they count
 _RELUCTANCE = np.array([1, 3, 1, 3])  # to explain by number of peers what a constant explains as well
 _RIDGE = 1e-6  # decides between explanations that fit equally well, and nothing else
+_REWEIGHTED = 5  # fits of placements' all-to-alls, each with the weights of the errors before it
+FREEDOM = 4.0  # degrees of freedom of Student's t: errors five times their scale hardly pull
+NORMAL = 1.4826  # standard errors in a median absolute error, of normal errors
 _AHEAD = 1.5  # a curve is linear from the balanced width to this much of it
 
 _LEAST_BYTES, _STEP = 2**14, 3  # of designed exchanges: below, latency alone counts; from one size to the next
@@ -158,7 +161,7 @@ class ExchangeModel(nn.Module):
     def learn_placements(self, data: CostData, dims: Float[Tensor, "S D"]) -> None:
         """Replace all that was known of all-to-alls as phases of placements; `dims` in hundreds on each device.
 
-        `fitted_ms` has the least squared error relative to the sample's overall cost. All-to-alls measured alone on this
+        `fitted_ms` fits errors relative to the sample's overall cost. All-to-alls measured alone on this
         topology decide what placements leave open: if all have as many dims, these explain the same as a constant. Links
         that neighbours share count only if they explain a good part of the error.
         """
@@ -177,8 +180,8 @@ class ExchangeModel(nn.Module):
             weights = np.concatenate([weight, _ALONE_WEIGHT / own_ms.clip(min=1e-6)])
             targets = np.concatenate([measured, own_ms]) * weights
             weighted = np.concatenate([inputs, equal]) * weights[:, None]
-            of_all, error = scipy.optimize.nnls(weighted, targets)
-            of_devices, larger = scipy.optimize.nnls(weighted * (np.arange(NUM_COMM_INPUTS) < _NEIGHBOURS), targets)
+            of_all, error = _robust_fit(weighted, targets)
+            of_devices, larger = _robust_fit(weighted * (np.arange(NUM_COMM_INPUTS) < _NEIGHBOURS), targets)
             fitted.append(of_all if known > _ENOUGH and error < _LINKS_ARE_SHARED * larger else of_devices)
         self.fitted_ms = torch.tensor(np.array(fitted)).float()
 
@@ -251,6 +254,20 @@ class ExchangeModel(nn.Module):
         for shape in np.unique(points[:, :_BYTES], axis=0):
             at_shape = (points[:, :_BYTES] == shape).all(axis=1)
             self.curves[ExchangeShape(*map(int, shape))] = np.log(points[at_shape, _BYTES]), relative[:, at_shape]
+
+
+def _robust_fit(inputs: Array, targets: Array) -> tuple[Array, float]:
+    """Weights `[X]` that are not negative, and the scale of the errors, by the likelihood of Student's t.
+
+    Measurements that a burst disturbed hardly count.
+    """
+    weight = np.ones(len(targets))
+    for _ in range(_REWEIGHTED):
+        fit, _ = scipy.optimize.nnls(inputs * weight[:, None], targets * weight)
+        error = inputs @ fit - targets
+        scale = max(NORMAL * float(np.median(np.abs(error))), 1e-12)
+        weight = np.sqrt((FREEDOM + 1) / (FREEDOM + (error / scale) ** 2))
+    return fit, scale
 
 
 def fit_law(points: Array) -> Array:

@@ -56,7 +56,7 @@ from dreamshard.cost_model.cost_network import (
     TrainingDivergedError,
     lookups_by_bin,
 )
-from dreamshard.cost_model.exchanges import ExchangeModel, comm_inputs
+from dreamshard.cost_model.exchanges import FREEDOM, NORMAL, ExchangeModel, comm_inputs
 from dreamshard.tasks import PlacementTask
 
 _LOG_WIDE = torch.tensor(WIDE_DIMS).log()
@@ -78,10 +78,8 @@ _INPUTS = (
 _UNITS = torch.tensor([100.0, 100.0, 10.0])  # weights, dims and lookups per sample in a unit of `DISTINCT` to `LOOKUPS`
 
 _ITERATIONS = 100  # of L-BFGS in a fit; those of a training's rounds go on from each other
-_FREEDOM = 4.0  # degrees of freedom of Student's t: errors five times their scale hardly pull
 _LEAST_ERROR = 0.004  # of a device's cost: no clock is better, and no phase counts without limit
 _IDLE = 0.2  # of the slowest device's cost, to which errors of idler ones are relative
-_NORMAL = 1.4826  # standard errors in a median absolute error, of normal errors
 
 
 class Prior(NamedTuple):
@@ -309,7 +307,7 @@ class StructuredCostNetwork(CostNetwork):
         error = torch.where(data.holding, error_ms / _compared_ms(data), 0.0)
         centred = (error - error.sum(-1, keepdim=True) / count) * (count / (count - 1)).sqrt()
         several = data.holding & (count > 1)
-        return _NORMAL * centred[several].abs().median() if several.any() else torch.zeros(())
+        return NORMAL * centred[several].abs().median() if several.any() else torch.zeros(())
 
     def learn_spread(self, unseen: CostData) -> None:
         """Half of the squared spread is from placements that were not fitted to, the other half from earlier ones."""
@@ -352,7 +350,7 @@ class StructuredCostNetwork(CostNetwork):
             error = idle_error + (self.launch[:, None] + log_cost.exp()) * per_unit  # [2, N]
             errors = torch.cat([error, (error.sum(0) + comm_error)[None]])  # [3, N]
             scale = self.noise.exp()[:, None] + known_error
-            surprise = (_FREEDOM + 1) / 2 * torch.log1p((errors / scale).square() / _FREEDOM) + scale.log()
+            surprise = (FREEDOM + 1) / 2 * torch.log1p((errors / scale).square() / FREEDOM) + scale.log()
             return (weight * surprise).sum()
 
         return misfit

@@ -172,7 +172,7 @@ class RooflinePlacer(SearchingPlacer):
 
     spec: AcceleratorSpec
     name: str = "prior"
-    more_moves = 4_000_000  # a kernel's steps make many local optima
+    more_moves = 6_000_000  # a kernel's steps make many local optima
 
     def costs(self, task: PlacementTask) -> CostModel:
         """See `SearchingPlacer`."""
