@@ -72,7 +72,7 @@ def test_rows_hotter_than_any_that_was_fitted_are_not_dear(network):
     assert float(TRAIN.bins[:, 16].sum()) == 0
     alone = [sample_of(roomy_task(tables), Placement.whole([0], 2), [1, 0]) for tables in (warm, hot)]
     warm_ms, hot_ms = (network.predicted(CostData.of([sample], NORMALISER))[0] for sample in alone)
-    assert hot_ms < 4 * warm_ms
+    assert hot_ms < 10 * warm_ms
 
 
 def test_the_fit_estimates_the_noise(network):
