@@ -41,6 +41,7 @@ _MARGINS = ((0.5, 0.5), (0.15, 0.15), (0.05, 0.05), (0.5, 0.01))
 """Above perfect balance, within which every device's own cost and its width are to stay."""
 _WIDTH, _LIMITS = 1.2, (1.02, 1.05, 1.1, 1.15, 1.2, 1.3)  # of an even device's width: a target, and limits
 _WIDEST_RANGES = (math.inf, 64.0, 32.0)  # columns
+_LIMIT = 0.6  # of an even device, that a range of a table on single devices may have
 _TIGHT = 0.75  # of all memory that tables take, from which annealing lets devices pass their capacity on the way,
 _OVERFULL = 0.1  # by this share
 _HALVINGS = (*range(7), 62)  # of a device's memory: each range of a table fits that share if it can
@@ -131,29 +132,34 @@ class _Exploration:
             some = [options for options in able if (len(options.types) > 1) == are_mixed]
             if self.results and self.is_late():  # so that a late search has a placement too
                 return
-            splits = [_even_split(options) for options in some]
-            bounds_ms = [(1 - self.costs.unevenness) * split.cost_ms for split in splits]
+            splits = [_even_splits(options) for options in some]
+            bounds_ms = [(1 - self.costs.unevenness) * min(map(_cost, one)) for one in splits]
             for n in np.argsort(bounds_ms, kind="stable"):
                 if not (self.results and self.is_late()) and bounds_ms[n] < self.least_ms * (1 - _WORTH):
                     self._search(some[n], splits[n])
 
-    def _search(self, options: ShardingOptions, split: EvenSplit) -> None:
+    def _search(self, options: ShardingOptions, splits: Sequence[EvenSplit]) -> None:
         """Anneal the best starts, and keep the result."""
-        if starts := self._starts(options, split):
+        if starts := self._starts(options, splits):
             found, free = self._improved(options, starts), self.task.constraints.places_freely
             if free or not violation(self.task, options.placement(found, joined=False)):
                 self.results[options.types] = options, found
                 self.least_ms = min(self.least_ms, found.cost_ms)
 
-    def _starts(self, options: ShardingOptions, split: EvenSplit) -> list[Found]:
+    def _starts(self, options: ShardingOptions, splits: Sequence[EvenSplit]) -> list[Found]:
         """The best greedy starts, one by a heuristic, and results with fewer types; none if simpler results do."""
-        types, starts = options.types, list[Found]()
-        if _uses_all(options, split.option):
-            starts = _quick_starts(options, split.option)
-            if starts and min(map(_cost, starts)) <= self.least_ms * (1 + _HOPELESS):
-                starts += _starts_within_targets(options, split.option, self.is_late)
-        elif any(known <= types for known in self.results):
+        types = options.types
+        used = {split.option.tobytes(): split.option for split in splits if _uses_all(options, split.option)}
+        if not used and any(known <= types for known in self.results):
             return []
+        starts, refined = list[Found](), None
+        for option in used.values():
+            quick = _quick_starts(options, option)
+            if min(map(_cost, quick), default=np.inf) < min(map(_cost, starts), default=np.inf):
+                refined = option
+            starts += quick
+        if refined is not None and min(map(_cost, starts)) <= self.least_ms * (1 + _HOPELESS):
+            starts += _starts_within_targets(options, refined, self.is_late)
         if types == {"table_wise"}:
             heuristic = [priced(options.menu, *options.whole(device.numpy())) for device in heuristic_starts(self.task)]
             starts += sorted((each for each in heuristic if each is not None), key=_cost)[:1]
@@ -188,18 +194,20 @@ def _uses_all(options: ShardingOptions, option: Ints) -> bool:
     return all(family & used for family in _FAMILIES if family & options.types)
 
 
-def _even_split(options: ShardingOptions) -> EvenSplit:
-    """The best option of each table if devices could be perfectly even.
+def _even_splits(options: ShardingOptions) -> list[EvenSplit]:
+    """The best option of each table if devices could be perfectly even, without and with a limit of a range on a device.
 
-    It is computed from tables on single devices, and from all tables on several, by each such type that there is.
+    They are computed from tables on single devices, and from all tables on several, by each such type that there is.
     """
     menu, shared = options.menu, options.types - set(ON_ONE_DEVICE)
     first = menu.first_option[:-1]
     if not shared:
-        return balanced(menu)
+        return [balanced(menu)]
     able = [options.first_of(kind) for kind in sorted(shared)]
     starts = [first, *(np.where(option >= 0, option, first) for option in able)]
-    return min((split_evenly(menu, option) for option in starts), key=_cost)
+    free = min((split_evenly(menu, option) for option in starts), key=_cost)
+    limited = split_evenly(menu, free.option, Target(_LIMIT * free.even.own_ms, _LIMIT * free.even.width))
+    return [free, limited]
 
 
 def _from_options(options: ShardingOptions, option: Ints) -> Menu:

@@ -206,14 +206,14 @@ class EvenSplit(NamedTuple):
     cost_ms: float
 
 
-def split_evenly(menu: Menu, option: Ints, sweeps: int = SWEEPS) -> EvenSplit:
+def split_evenly(menu: Menu, option: Ints, limit: Target = ANYTHING, sweeps: int = SWEEPS) -> EvenSplit:
     """Options, from given ones on, that cost least if every device had the same share of all loads.
 
     One table alone never pays for a collective that others could share, so start from many spread tables: each changes to
-    the option that costs least next to the others', until none does. Of options on single devices, only the first counts.
+    the option that costs least next to the others', until none does. Options with a range beyond the limit are left out.
     """
     option = option.copy()
-    own_ms, width, cost_ms = _split_evenly(menu, option, sweeps)
+    own_ms, width, cost_ms = _split_evenly(menu, option, limit, sweeps)
     return EvenSplit(option, Target(own_ms, width), cost_ms)
 
 
@@ -233,16 +233,20 @@ def _even_ms(menu: Menu, total: Floats, share: Floats) -> tuple[float, float, fl
 
 
 @jit
-def _split_evenly(menu: Menu, option: Ints, sweeps: int) -> tuple[float, float, float]:
+def _split_evenly(menu: Menu, option: Ints, limit: Target, sweeps: int) -> tuple[float, float, float]:
     columns, capacity = menu.loads.shape[1], menu.capacity.sum()
     loads, num_bytes = np.zeros((len(menu.spread), columns)), np.zeros(len(menu.spread))
+    beyond = np.zeros(len(menu.spread), np.bool_)
     for t in range(len(option)):
         for o in range(menu.first_option[t], menu.last_option[t]) if sweeps else range(option[t], option[t] + 1):
             for r in range(menu.first_range[o], menu.first_range[o + 1]):
+                load = menu.loads[menu.load[r]]
                 alike = 1 if menu.step[r] else menu.blocks[r]
                 for b in range(menu.blocks[r] // alike):
                     copy_into(loads[o], loads[o] + alike * menu.loads[menu.load[r] + b])
                 num_bytes[o] += menu.blocks[r] * menu.size[r]
+                if limit.own_ms < np.inf and menu.spread[o] == ON_DEVICES:
+                    beyond[o] = beyond[o] or _load(limit, device_ms(menu.law, load), load[menu.law.width], 0.0) > 1
     total, share, used = np.zeros(columns), np.zeros(columns), 0.0
     for t in range(len(option)):
         total += loads[option[t]]
@@ -257,10 +261,11 @@ def _split_evenly(menu: Menu, option: Ints, sweeps: int) -> tuple[float, float, 
             used -= num_bytes[option[t]]
             least, chosen = np.inf, option[t]
             for o in range(menu.first_option[t], menu.last_option[t]):
-                if menu.spread[o] == ON_DEVICES and o > menu.first_option[t]:
+                if limit.own_ms == np.inf and menu.spread[o] == ON_DEVICES and o > menu.first_option[t]:
                     continue
                 _, _, cost = _even_ms(menu, total + loads[o], share)
                 cost *= 1 + 10 * max((used + num_bytes[o]) / capacity - _FULL, 0.0)
+                cost *= 1e3 if beyond[o] else 1.0  # unless there is no other
                 if cost < least * (1 - 1e-9):
                     least, chosen = cost, o
             changed = changed or chosen != option[t]
