@@ -180,7 +180,7 @@ class _Exploration:
             return best
         runs, results = [*product(starts, (0.0, _OVERFULL) if is_tight else (0.0,))], [best]
         for seed, (start, over) in enumerate(runs):
-            results.append(anneal(menu, start, 2 * searches * self.moves // len(runs), seed, over, self.is_late))
+            results.append(anneal(menu, start, 3 * searches * self.moves // len(runs), seed, over, self.is_late))
         return min(results, key=_cost)
 
 
@@ -219,13 +219,13 @@ def _from_options(options: ShardingOptions, option: Ints) -> Menu:
 
 
 def _quick_starts(options: ShardingOptions, option: Ints) -> list[Found]:
-    """Greedy placements by options from given ones on: one free of targets, one with all devices about as wide, and the best
-    of those that balance compute within a limit of the width.
+    """Greedy placements by options from given ones on: one free of targets, one with all devices about as wide, and, of
+    tables on single devices, the best of those that balance compute within a limit of the width.
     """
     menu = _from_options(options, option)
     even = balanced(menu).even
     about = Target(max(even.own_ms, menu.alone_ms.max()), _WIDTH * even.width)
-    limits = (Target(math.inf, limit * even.width) for limit in _LIMITS)
+    limits = (Target(math.inf, limit * even.width) for limit in _LIMITS if options.types <= set(ON_ONE_DEVICE))
     within = [start for limit in limits for start in _greedy(menu, limit)]
     return _greedy(menu, ANYTHING) + _greedy(menu, about) + sorted(within, key=_cost)[:1]
 
