@@ -2,7 +2,7 @@
 
 For a task's topology the network needs the weights of `comm_inputs`. They come from the best that is known: the placements
 measured on that topology, unless the task's devices hold far more than theirs; else the all-to-alls measured on it; else a
-law of bytes, devices and hosts fitted to all of these. Either is taken as linear around the task's balanced placement. If no
+model of the links fitted to all of these. Either is taken as linear around the task's balanced placement. If no
 all-to-alls were measured alone, the placements stand for every topology.
 
 Bytes are those that leave a device for others.
@@ -114,9 +114,9 @@ class ExchangeModel(nn.Module):
         widest_bytes: that left a device of theirs.
         host_devices: devices on a host of the hardware; 0 if all devices share a host.
         batch_size: of the placements; 0 before there are any.
-        law: `fit_law` of the points.
-        curves: logarithms of bytes `[N]`, and times relative to the law `[2, N]`, of each topology with points. The law
-            bridges sizes; the points tell where a library changes its protocol.
+        links: `fit_links` of the points.
+        curves: logarithms of bytes `[N]`, and times relative to the links' `[2, N]`, of each topology with points. The links
+            bridge sizes; the points tell where a library changes its protocol.
     """
 
     points: Tensor
@@ -176,9 +176,9 @@ class ExchangeModel(nn.Module):
         trust = data.weight.sqrt() * _NOISE / (_NOISE + data.error)
         weight, known = (trust / data.overall_ms[:, None])[data.seen].double().numpy(), trust[data.seen].square().sum()
         fitted = []
-        for measured, own_ms in zip(data.phases_ms[data.seen][:, _COMM].double().numpy().T, alone_ms.T, strict=True):
-            weights = np.concatenate([weight, _ALONE_WEIGHT / own_ms.clip(min=1e-6)])
-            targets = np.concatenate([measured, own_ms]) * weights
+        for measured, even_ms in zip(data.phases_ms[data.seen][:, _COMM].double().numpy().T, alone_ms.T, strict=True):
+            weights = np.concatenate([weight, _ALONE_WEIGHT / even_ms.clip(min=1e-6)])
+            targets = np.concatenate([measured, even_ms]) * weights
             weighted = np.concatenate([inputs, equal]) * weights[:, None]
             of_all, error = _robust_fit(weighted, targets)
             of_devices, larger = _robust_fit(weighted * (np.arange(NUM_COMM_INPUTS) < _NEIGHBOURS), targets)
@@ -235,10 +235,10 @@ class ExchangeModel(nn.Module):
     def _alone_ms(self, shape: ExchangeShape, sizes: Array) -> Array:
         """`[N, 2]` milliseconds, forward and backward, of `[N]` bytes that leave a device."""
         log_bytes, ratios = self.curves.get(shape, (np.zeros(1), np.ones((2, 1))))
-        if shape not in self.curves and not self.law[:, 1].any():  # no network if none was measured
-            shape = ExchangeShape(shape.num_devices, shape.num_devices)
+        if shape not in self.curves and not self.links.any(axis=(0, 2)).all():  # all by the links that were measured
+            shape = shape._replace(devices_per_host=1 if self.links[:, 1].any() else shape.num_devices)
         ratio = np.stack([np.interp(np.log(sizes.clip(min=1)), log_bytes, curve) for curve in ratios])
-        times_ms: Array = ratio * law_ms(self.law, np.array([[*shape, size] for size in sizes]))
+        times_ms: Array = ratio * links_ms(self.links, np.array([[*shape, size] for size in sizes]))
         return times_ms.T
 
     @property
@@ -248,8 +248,8 @@ class ExchangeModel(nn.Module):
 
     def _index(self) -> None:
         points = self.points.numpy()
-        self.law = fit_law(points)
-        relative = points[:, _TIMES].T / law_ms(self.law, points).clip(min=1e-12)
+        self.links = fit_links(points)
+        relative = points[:, _TIMES].T / links_ms(self.links, points).clip(min=1e-12)
         self.curves = {}
         for shape in np.unique(points[:, :_BYTES], axis=0):
             at_shape = (points[:, :_BYTES] == shape).all(axis=1)
@@ -270,13 +270,13 @@ def _robust_fit(inputs: Array, targets: Array) -> tuple[Array, float]:
     return fit, scale
 
 
-def fit_law(points: Array) -> Array:
+def fit_links(points: Array) -> Array:
     """`[2, 2, 4]` weights of `link_inputs`, forward and backward, for the links of a host and the network.
 
     They are not negative, and have the least squared relative error over the points. One host says nothing of a network, and
     many hosts hardly anything of the links of one.
     """
-    law = np.zeros((2, 2, 4))
+    links = np.zeros((2, 2, 4))
     for link in range(2):
         chosen = points[(points[:, 0] > points[:, 1]) == bool(link)]
         inputs = link_inputs(chosen, link)
@@ -285,17 +285,17 @@ def fit_law(points: Array) -> Array:
             size = np.linalg.norm(relative, axis=0).clip(min=1e-300)
             ridge = np.diag(np.sqrt(_RIDGE) * _RELUCTANCE)
             target = np.concatenate([np.ones(len(relative)), np.zeros(4)])
-            law[phase, link] = scipy.optimize.nnls(np.concatenate([relative / size, ridge]), target)[0] / size
-    return law
+            links[phase, link] = scipy.optimize.nnls(np.concatenate([relative / size, ridge]), target)[0] / size
+    return links
 
 
-def law_ms(law: Array, points: Array) -> Array:
+def links_ms(links: Array, points: Array) -> Array:
     """`[2, N]` milliseconds, forward and backward, of points `[N, 3]` or with more columns.
 
     Links of the host and the network run at once, so the slower of them counts.
     """
     inputs = np.stack([link_inputs(points, link) for link in range(2)])  # [2, N, 4]
-    return np.einsum("plx,lnx->pln", law, inputs).max(axis=1)
+    return np.einsum("plx,lnx->pln", links, inputs).max(axis=1)
 
 
 def link_inputs(points: Array, link: int) -> Array:

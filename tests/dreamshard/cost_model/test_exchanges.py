@@ -70,6 +70,8 @@ def test_hosts_of_a_task_decide_how_much_crosses_the_network():
     wide, narrow, default = (fitted.for_task(task(16, devices_per_host=hosts)).comm_ms for hosts in (8, 2, None))
     assert (narrow[:, 2] > 1.3 * wide[:, 2]).all()
     assert torch.equal(default, wide)  # the hardware's own
+    apart = network(*placements(4), learnt=exchanges(8, devices_per_host=1)).for_task(task(16, devices_per_host=16))
+    assert (apart.comm_ms.sum(1) > 0).all()  # no link is free because none like it was measured
 
 
 def by_neighbours(dims):
