@@ -83,7 +83,7 @@ class DeviceLaw(NamedTuple):
     """Everything that the cost of a task's devices depends on.
 
     Attributes:
-        kind: `NETWORK`, `ROOFLINE`, or `PAPER`, which tells the phases of a device only (`phases_ms`).
+        kind: `NETWORK`, `ROOFLINE`, or `PAPER`, which tells the phases of a device only (`policy_costs_ms`).
         width: column of a load that the all-to-all carries.
         tables: column of a load that counts tables.
         curves: `[4, G]` milliseconds at `CURVE_VALUES`; unused by a `PAPER`.
@@ -167,7 +167,7 @@ def linear(inputs: Floats, weight: Floats, bias: Floats) -> Floats:
 
 
 @jit
-def phases_ms(law: DeviceLaw, load: Floats, result: Floats) -> None:
+def policy_costs_ms(law: DeviceLaw, load: Floats, result: Floats) -> None:
     """Write forward compute, backward compute and one all-to-all of a device, as if it were the widest, to `result` `[3]`."""
     if law.kind == PAPER:
         heads, latent = law.paper, load[: law.tables] if load[law.tables] >= 0.5 else law.paper.empty
@@ -185,7 +185,7 @@ def first_ms(law: DeviceLaw, loads: Floats) -> Floats:
     """`[T]` cost of each table on the first of empty devices: all phases, or the three heads of the paper's network."""
     phases, costs = np.empty(3), np.empty(len(loads))
     for t in range(len(loads)):
-        phases_ms(law, loads[t], phases)
+        policy_costs_ms(law, loads[t], phases)
         exchanges = 1.0 if law.kind == PAPER else 2.0
         costs[t] = phases[0] + phases[1] + exchanges * phases[2] + law.total_ms * loads[t, law.width]
     return costs

@@ -15,7 +15,17 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.distributions import Categorical
 
-from dreamshard.cost_model.compiled import DeviceLaw, Floats, Ints, Mask, copy_into, first_ms, jit, linear, phases_ms
+from dreamshard.cost_model.compiled import (
+    DeviceLaw,
+    Floats,
+    Ints,
+    Mask,
+    copy_into,
+    first_ms,
+    jit,
+    linear,
+    policy_costs_ms,
+)
 from dreamshard.cost_model.cost_network import LATENT, CostNetwork, Normaliser, TableNetwork, gradient_step, mlp
 from dreamshard.tasks import PlacementTask, allowed_devices
 
@@ -211,7 +221,7 @@ def _place(
     seen_legal = np.empty(noise.shape, np.bool_)
     empty_costs = np.empty(COST_COLUMNS)
     costs, tables, scores = np.empty((num_devices, COST_COLUMNS)), np.empty(num_devices), np.empty(num_devices)
-    phases_ms(law, loads[0, 0], empty_costs)
+    policy_costs_ms(law, loads[0, 0], empty_costs)
     empty_score = scorer.tables[-1] + _cost_score(scorer, empty_costs)
     for b in range(count):
         tables[:], scores[:] = 0.0, empty_score
@@ -230,7 +240,7 @@ def _place(
             used[b, device] += table_bytes[t]
             copy_into(loads[b, device], loads[b, device] + latents[t])
             tables[device] += scorer.tables[t]
-            phases_ms(law, loads[b, device], costs[device])
+            policy_costs_ms(law, loads[b, device], costs[device])
             scores[device] = tables[device] + _cost_score(scorer, costs[device])
     return actions, loads, used, seen_costs, seen_legal
 

@@ -109,7 +109,7 @@ class State(NamedTuple):
         place: `[T, K]` device or host of each range; 0 on all devices, -1 for none.
         sums: `[D, L]`.
         used: `[D]` bytes.
-        own_ms: `[D]` see `device_ms`.
+        own_ms: `[D]` compute, and a device's own part of the all-to-all, with its wait for the device before it.
         held: `[G, D]` ranges of each group on each device.
         ring: `[T K + D, 2]` the next range on the same device, and the one before, in a circle that the device closes.
         totals: `[6]` see below.

@@ -361,12 +361,3 @@ class GreedyPlacer(HeuristicPlacer):
 def baselines(seed: int = 0) -> dict[str, HeuristicPlacer]:
     """Random and the four heuristics, by name."""
     return {"random": RandomPlacer(seed)} | {name: GreedyPlacer(name) for name in HEURISTICS}
-
-
-def heuristic_starts(task: PlacementTask) -> list[Int[Tensor, " T"]]:
-    """Devices of the tables by random and the heuristics, to start a search from; by size if one of them fails."""
-    limits = PlacementLimits.of(task)
-    starts = [placer.filled(task, limits) for placer in baselines().values()]
-    if any(device is None for device in starts):
-        starts.append(packed_by_size(task))
-    return [device for device in starts if device is not None]

@@ -23,16 +23,14 @@ from dreamshard.cost_model.compiled import Ints, computes_ms
 from dreamshard.search.annealing import ON_ALL, ON_DEVICES, Found, IsLate, Menu, anneal, never, priced
 from dreamshard.search.costs import CostModel
 from dreamshard.search.options import ShardingOptions
-from dreamshard.search.packing import heuristic_starts, no_placement, packed, packed_columns
+from dreamshard.search.packing import no_placement, packed, packed_columns
 from dreamshard.search.starting import ANYTHING, EvenSplit, Target, balanced, greedy, split_evenly
 from dreamshard.tables import ON_ONE_DEVICE, ON_ONE_HOST, SHARDING_TYPES, SPLIT_BY_COLUMNS, Placement, ShardingType
 from dreamshard.tasks import NoPlacementError, PlacementTask, violation
 
-_MOST_CELLS = (
-    20_000,
-    1_000,
-)  # tables times devices, up to which combinations without split tables are searched, too, and
-# starts for tight memory are tried even if others fit
+_MOST_WITHOUT_SPLITS, _MOST_TIGHT = 20_000, 1_000
+"""Tables times devices up to which combinations without split tables are searched, too, and starts for tight memory are tried
+even if others fit."""
 _WORTH = 0.003  # share of the cost that further sharding types must save
 _NEARLY = 0.02  # above the least cost, up to which errors of the cost model may decide
 _KEPT = 3  # starts that are annealed
@@ -123,7 +121,7 @@ class _Exploration:
         families = [family & every.types for family in _FAMILIES if family & every.types]
         counts = range(1, len(families) + 1)
         wanted = [frozenset().union(*group) for count in counts for group in combinations(families, count)]
-        if self.cells <= _MOST_CELLS[0]:
+        if self.cells <= _MOST_WITHOUT_SPLITS:
             wanted += [group - set(SPLIT_BY_COLUMNS) for group in wanted]
         wanted += [frozenset([kind]) for kind in ON_ONE_DEVICE]
         restricted = [options for types in wanted if (options := every.only(types)) is not None]
@@ -147,40 +145,34 @@ class _Exploration:
                 self.least_ms = min(self.least_ms, found.cost_ms)
 
     def _starts(self, options: ShardingOptions, splits: Sequence[EvenSplit]) -> list[Found]:
-        """The best greedy starts, one by a heuristic, and results with fewer types; none if simpler results do."""
+        """The best greedy starts, and results with fewer types; none if simpler results do."""
         types = options.types
         used = {split.option.tobytes(): split.option for split in splits if _uses_all(options, split.option)}
         if not used and any(known <= types for known in self.results):
             return []
-        starts, refined = list[Found](), None
-        for option in used.values():
-            quick = _quick_starts(options, option)
-            if min(map(_cost, quick), default=np.inf) < min(map(_cost, starts), default=np.inf):
-                refined = option
-            starts += quick
-        if refined is not None and min(map(_cost, starts)) <= self.least_ms * (1 + _HOPELESS):
-            starts += _starts_within_targets(options, refined, self.is_late)
-        if types == {"table_wise"}:
-            heuristic = [priced(options.menu, *options.whole(device.numpy())) for device in heuristic_starts(self.task)]
-            starts += sorted((each for each in heuristic if each is not None), key=_cost)[:1]
+        quick = [(start, option) for option in used.values() for start in _quick_starts(options, option)]
+        starts = [start for start, _ in quick]
+        for start, option in sorted(quick, key=lambda pair: pair[0].cost_ms)[:1]:
+            if start.cost_ms <= self.least_ms * (1 + _HOPELESS):
+                starts += _starts_within_targets(options, option, self.is_late)
         starts = sorted(starts, key=_cost)[:_KEPT]
         simpler = [types - {single} for whole, single in (ON_ONE_DEVICE, ON_ONE_HOST) if {whole, single} <= types]
-        others = [self.results[each] for each in simpler if each in self.results]
-        starts += [start for other in others for start in options.translated(*other)]
-        if not starts or (self.cells <= _MOST_CELLS[1] and _is_tight(options)):
+        for others in simpler:
+            if others in self.results:
+                starts += options.translated(*self.results[others])
+        if not starts or (self.cells <= _MOST_TIGHT and _is_tight(options)):
             starts += _tight_starts(self.task, options, self.is_late)
         return starts
 
     def _improved(self, options: ShardingOptions, starts: Sequence[Found]) -> Found:
         """The best of annealing every start, unless that is hopeless."""
-        menu, is_tight, num_devices = options.menu, _is_tight(options), self.task.num_devices
-        best, searches = min(starts, key=_cost), 1 + bool(options.types & set(SPLIT_BY_COLUMNS))
-        may_move = len(menu.spread) > len(menu.allowed) or (num_devices > 1 and (menu.spread != ON_ALL).any())
+        menu, is_tight, best = options.menu, _is_tight(options), min(starts, key=_cost)
+        may_move = len(menu.spread) > len(menu.allowed) or (self.task.num_devices > 1 and (menu.spread != ON_ALL).any())
         if not may_move or not (is_tight or best.cost_ms <= self.least_ms * (1 + _HOPELESS)):
             return best
-        runs, results = [*product(starts, (0.0, _OVERFULL) if is_tight else (0.0,))], [best]
-        for seed, (start, over) in enumerate(runs):
-            results.append(anneal(menu, start, 3 * searches * self.moves // len(runs), seed, over, self.is_late))
+        runs = [*product(starts, (0.0, _OVERFULL) if is_tight else (0.0,))]
+        moves = 3 * (1 + bool(options.types & set(SPLIT_BY_COLUMNS))) * self.moves // len(runs)
+        results = [anneal(menu, start, moves, seed, over, self.is_late) for seed, (start, over) in enumerate(runs)]
         return min(results, key=_cost)
 
 

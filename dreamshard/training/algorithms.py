@@ -79,7 +79,7 @@ class TrainingState:
 
 @dataclass(frozen=True)
 class CostFit:
-    """Mean loss of a round's fit, and the error on its new placements before it; None in the first round of a cold start."""
+    """Loss of a round's fit, and the error on its new placements before it; None in the first round of a cold start."""
 
     loss: float
     heldout_mape: float | None

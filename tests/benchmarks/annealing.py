@@ -7,9 +7,8 @@ import numba
 import numpy as np
 
 from dreamshard.cost_model.compiled import Floats
-from dreamshard.search.packing import heuristic_starts
-from dreamshard.tables import Placement
-from dreamshard.tasks import NoPlacementError, PlacementTask
+from dreamshard.search.packing import baselines
+from dreamshard.tasks import PlacementTask
 from tests.helpers.laws import Law, links
 
 CHAINS, HOT, COLD = 6, 4e-2, 1e-4
@@ -20,11 +19,9 @@ def annealed_ms(law: Law, task: PlacementTask, moves: int = 300_000) -> float:
     """The lowest true cost of moves and swaps of whole tables from the best heuristic, in several chains.
 
     Raises:
-        NoPlacementError: no heuristic finds room.
+        NoPlacementError: no placement of whole tables is known.
     """
-    starts = [Placement.whole(device, task.num_devices) for device in heuristic_starts(task)]
-    if not starts:
-        raise NoPlacementError(f"no heuristic finds room for {task.name}, so annealing has nowhere to start")
+    starts = [placer.place(task) for placer in baselines().values()]
     start = min(starts, key=lambda placement: law.true_ms(task, placement)).device.numpy()
     sizes, capacity = task.table_bytes.numpy(), task.capacity_bytes.numpy()
     arguments = law.loads(task.tables), links(task.num_devices), sizes, capacity, law.waits, moves

@@ -27,7 +27,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from dreamshard.cost_model import CostNetwork, Normaliser
-from dreamshard.cost_model.compiled import DeviceLaw, Floats, Ints, jit, phases_ms
+from dreamshard.cost_model.compiled import DeviceLaw, Floats, Ints, jit, policy_costs_ms
 from dreamshard.cost_model.cost_network import COMPUTE
 from dreamshard.search.packing import packed
 from dreamshard.tables import DIM_MULTIPLE, Placement, TableSharding
@@ -121,7 +121,7 @@ def _fill(
                 used[chosen] += sizes[s]
                 used_dims[chosen] += dims[s]
                 sums[c, g, chosen] += latents[s]
-                phases_ms(law, sums[c, g, chosen], phases)
+                policy_costs_ms(law, sums[c, g, chosen], phases)
                 held_ms[chosen] = phases[0] + phases[1]
     return device, sums
 
