@@ -171,7 +171,7 @@ class _Exploration:
         if not may_move or not (is_tight or best.cost_ms <= self.least_ms * (1 + _HOPELESS)):
             return best
         runs = [*product(starts, (0.0, _OVERFULL) if is_tight else (0.0,))]
-        moves = 3 * (1 + bool(options.types & set(SPLIT_BY_COLUMNS))) * self.moves // len(runs)
+        moves = 3 * (1 + bool(options.types & set(SPLIT_BY_COLUMNS))) * self.moves // len(starts)
         results = [anneal(menu, start, moves, seed, over, self.is_late) for seed, (start, over) in enumerate(runs)]
         return min(results, key=_cost)
 
