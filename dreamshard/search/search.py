@@ -171,7 +171,7 @@ class _Exploration:
         if not may_move or not (is_tight or best.cost_ms <= self.least_ms * (1 + _HOPELESS)):
             return best
         runs = [*product(starts, (0.0, _OVERFULL) if is_tight else (0.0,))]
-        moves = 3 * (1 + bool(options.types & set(SPLIT_BY_COLUMNS))) * self.moves // len(starts)
+        moves = 3 * (1 + bool(options.types & set(SPLIT_BY_COLUMNS))) * self.moves // len(runs)
         results = [anneal(menu, start, moves, seed, over, self.is_late) for seed, (start, over) in enumerate(runs)]
         return min(results, key=_cost)
 
@@ -211,13 +211,13 @@ def _from_options(options: ShardingOptions, option: Ints) -> Menu:
 
 
 def _quick_starts(options: ShardingOptions, option: Ints) -> list[Found]:
-    """Greedy placements by options from given ones on: one free of targets, one with all devices about as wide, and, of
-    tables on single devices, the best of those that balance compute within a limit of the width.
+    """Greedy placements by options from given ones on: one free of targets, one with all devices about as wide, and, of whole
+    tables, the best of those that balance compute within a limit of the width.
     """
     menu = _from_options(options, option)
     even = balanced(menu).even
     about = Target(max(even.own_ms, menu.alone_ms.max()), _WIDTH * even.width)
-    limits = (Target(math.inf, limit * even.width) for limit in _LIMITS if options.types <= set(ON_ONE_DEVICE))
+    limits = (Target(math.inf, limit * even.width) for limit in _LIMITS if options.types == {"table_wise"})
     within = [start for limit in limits for start in _greedy(menu, limit)]
     return _greedy(menu, ANYTHING) + _greedy(menu, about) + sorted(within, key=_cost)[:1]
 
