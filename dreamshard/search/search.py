@@ -217,8 +217,12 @@ def _quick_starts(options: ShardingOptions, option: Ints) -> list[Found]:
     menu = _from_options(options, option)
     even = balanced(menu).even
     about = Target(max(even.own_ms, menu.alone_ms.max()), _WIDTH * even.width)
-    limits = (Target(math.inf, limit * even.width) for limit in _LIMITS if options.types == {"table_wise"})
-    within = [start for limit in limits for start in _greedy(menu, limit)]
+    within = [
+        start
+        for limit in _LIMITS
+        if options.types == {"table_wise"}
+        for start in _greedy(menu, Target(math.inf, limit * even.width))
+    ]
     return _greedy(menu, ANYTHING) + _greedy(menu, about) + sorted(within, key=_cost)[:1]
 
 

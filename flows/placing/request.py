@@ -85,6 +85,11 @@ class Placed:
         return None if self.weighed is None else self.weighed.kept
 
     @property
+    def moved_tables(self) -> set[str]:
+        """Tables of which something moves between devices."""
+        return {step.table for step in self.steps if step.source is not None}
+
+    @property
     def moved_bytes(self) -> int:
         """Of all moves between devices."""
         return moved_bytes(self.steps)
@@ -320,8 +325,9 @@ def moving_lines(placed: Placed) -> Iterator[str]:
         yield "  GiB moved        ms      gain"
         for point in weighed.curve:
             yield f"  {gib(point.moved_bytes):>11}  {point.overall_ms:8.3f}  {_saved(kept, point):8.2%}"
-    moved = {step.table for step in placed.steps if step.source is not None}  # between devices
-    parts = [f"{len(moved)} of {len(current.sharding_of)} tables move, {gib(placed.moved_bytes)} in total"]
+    parts = [
+        f"{len(placed.moved_tables)} of {len(current.sharding_of)} tables move, {gib(placed.moved_bytes)} in total"
+    ]
     named = {"new": current.new, "resized": current.changed, "removed": current.removed}
     parts += [f"{how}: {shown(names)}" for how, names in named.items() if names]
     yield "; ".join(parts)
