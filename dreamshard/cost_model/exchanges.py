@@ -161,9 +161,9 @@ class ExchangeModel(nn.Module):
     def learn_placements(self, data: CostData, dims: Float[Tensor, "S D"]) -> None:
         """Replace all that was known of all-to-alls as phases of placements; `dims` in hundreds on each device.
 
-        `fitted_ms` fits errors relative to the sample's overall cost. All-to-alls measured alone on this
-        topology decide what placements leave open: if all have as many dims, these explain the same as a constant. Links
-        that neighbours share count only if they explain a good part of the error.
+        `fitted_ms` fits errors relative to the sample's overall cost. All-to-alls measured alone on this topology decide
+        what placements leave open: if all have as many dims, these explain the same as a constant. Links that neighbours
+        share count only if they explain a good part of the error.
         """
         origin, count = data.measured_on, dims.shape[1]
         self.batch_size = torch.tensor(origin.batch_size)
@@ -198,9 +198,8 @@ class ExchangeModel(nn.Module):
         if shape != fitted:  # whose neighbours may share other links
             weights[:, 1:3] += weights[:, 4:]
             weights[:, 4:] = 0
-            if (
-                shape.crosses_network and not fitted.crosses_network
-            ):  # where the slowest link decides, and not what all send
+            if shape.crosses_network and not fitted.crosses_network:
+                # the slowest link decides there, and not what all send together
                 weights[:, 2] += weights[:, 3]
                 weights[:, 3] = 0
         balanced = max(sum_dims / _HUNDRED * self._unit_bytes * (count - 1) / count**2, 1.0)
