@@ -69,8 +69,9 @@ _LOOKUPS, _LOOKUPS_TIMES_DIM = slice(5, 9), slice(9, 13)  # of these, by class
 _LEAST_SHARE = (
     0.1  # of all lookups, that a class is taken to have at least: without it, one that no table has would be dear
 )
-_PLACES = torch.tensor([-1.2, 0.0, 1.2])  # of steps, in deviations of the training pool from its mean
-_STEPS, _REUSES = 4 * len(_PLACES), len(_PLACES) + 3
+_PLACES = torch.arange(-1.5, 1.51, 0.25)  # of steps, in deviations of the training pool from its mean
+_STEEPNESS = 6.0  # of a step: it is done within half a deviation
+_STEPS = 4 * len(_PLACES)
 _MOST_EXPONENT = 8.0  # of the factor of a table's work: a table far outside the pool keeps a finite cost
 _INPUTS = (
     2 + len(SUMS) + len(WIDE_DIMS)
@@ -83,18 +84,22 @@ _IDLE = 0.2  # of the slowest device's cost, to which errors of idler ones are r
 
 
 class Prior(NamedTuple):
-    """Normal distribution of a parameter before any sample; `least` bounds those that are not negative."""
+    """Distribution of a parameter before any sample; `least` bounds those that are not negative.
+
+    It is normal, or with `exponential` that of a mean `scale`: then a rise is as likely in one step as in several.
+    """
 
     shape: tuple[int, ...]
     centre: float
     scale: float
     least: float = -math.inf
+    exponential: bool = False
 
 
 PRIORS = {
     "price": Prior((4, _NUM_AMOUNTS), 0.0, 1 / _NUM_AMOUNTS, 0.0),  # around equal prices of a resource's own amounts
-    "step": Prior((4, _STEPS), 0.0, 0.15, 0.0),  # a price rises by up to 1.35 at each step, one standard deviation
-    "reuse": Prior((4, _REUSES), 0.0, 0.3),
+    "step": Prior((4, _STEPS), 0.0, 0.05, 0.0, exponential=True),  # a price rises by 1.1 at each, on average
+    "reuse": Prior((4, 3), 0.0, 0.3),
     "launch": Prior((2,), 0.3, 1.0, 0.0),  # in the work of an average table
     "power": Prior((2,), 3.0, 1.5, 1.0),  # 1: resources are used one after the other; large: at once
     "exponent": Prior((2, _INPUTS), 0.0, 0.1, 0.0),  # around 1 for work, and 0
@@ -111,9 +116,9 @@ class StructuredCostNetwork(CostNetwork):
     - A table's work on each of two resources, moving bytes and issuing lookups, is a sum of amounts (per table, dim,
       distinct row, lookup of a row that is looked up once, some, many and very many times; each alone and times dim) at
       prices that are not negative, times `exp` of steps that rise and of how often rows are looked up again.
-    - Steps are `tanh` of the logarithms of dim, lookups, bytes of distinct rows and of all rows, at three places of the
-      training pool: a cache holds all, some or none of the distinct rows, an address cache reaches all or little of a table.
-      Which size decides is unknown, so the fit weighs three. Beyond them a step is level, so it extrapolates.
+    - Steps are `tanh` of the logarithms of dim, lookups, bytes of distinct rows and of all rows, at 13 places of the training
+      pool: a cache holds all, some or none of the distinct rows, an address cache reaches all or little of a table. Which
+      size decides is unknown, so the prior leaves it to the samples where few steps rise. Beyond them all is level.
     - What the fused call makes of the sums is a product of powers, with exponents that are not negative: crowding by the
       number of tables, lookups or distinct bytes, a large table that does not overlap, and more threads per row where a
       table is wider than 32 or 64.
@@ -122,8 +127,8 @@ class StructuredCostNetwork(CostNetwork):
 
     Attributes:
         price: `[4, A]` of amounts, of forward bytes, forward lookups, backward bytes, backward lookups.
-        step: `[4, 12]` rise of these at each step.
-        reuse: `[4, 6]` effect of repeated lookups; the only weights of any sign.
+        step: `[4, 52]` rise of these at each step.
+        reuse: `[4, 3]` effect of repeated lookups; the only weights of any sign.
         launch: `[2]` of a device with tables.
         power: `[2]`.
         exponent: `[2, 8]`.
@@ -155,7 +160,7 @@ class StructuredCostNetwork(CostNetwork):
         self.register_buffer("centre", torch.zeros(2, _INPUTS))
         self.register_buffer("scale_ms", torch.ones(2))
         self.register_buffer("narrowest", torch.ones(()))
-        starts = _prior_centres() | {"launch": torch.full((2,), 0.1), "step": torch.full((4, _STEPS), 0.02)}
+        starts = _prior_centres() | {"launch": torch.full((2,), 0.1), "step": torch.full((4, _STEPS), 0.005)}
         for name, value in starts.items():
             self.register_parameter(name, nn.Parameter(value))
         self.exchanges = ExchangeModel()
@@ -187,7 +192,7 @@ class StructuredCostNetwork(CostNetwork):
 
     def _table_inputs(
         self, normalised: Float[Tensor, "*B F"]
-    ) -> tuple[Float[Tensor, "*B A"], Float[Tensor, "*B 12"], Float[Tensor, "*B 6"]]:
+    ) -> tuple[Float[Tensor, "*B A"], Float[Tensor, "*B 52"], Float[Tensor, "*B 3"]]:
         """Amounts in `unit`, steps, and figures of reuse."""
         logs = self._physical(normalised)
         dim, pooling, unique = (logs[..., at].exp() for at in (LOG_DIM, LOG_POOLING, LOG_UNIQUE))
@@ -201,11 +206,11 @@ class StructuredCostNetwork(CostNetwork):
         sizes = torch.stack([z[..., LOG_DIM], z[..., LOG_POOLING], *in_bytes], -1)
         again = z[..., LOG_REUSE, None]
         firsts, hot = (-logs[..., LOG_REUSE, None]).exp(), logs[..., HOT, None]
-        reuses = torch.cat([(again + _PLACES).tanh(), again, firsts, hot.tanh()], -1)
-        return amounts, (sizes[..., None] + _PLACES).tanh().flatten(-2), reuses
+        reuses = torch.cat([again, firsts, hot.tanh()], -1)
+        return amounts, (_STEEPNESS * (sizes[..., None] - _PLACES)).tanh().flatten(-2), reuses
 
     def _work(
-        self, amounts: Float[Tensor, "*B A"], steps: Float[Tensor, "*B 12"], reuses: Float[Tensor, "*B 6"]
+        self, amounts: Float[Tensor, "*B A"], steps: Float[Tensor, "*B 52"], reuses: Float[Tensor, "*B 3"]
     ) -> Float[Tensor, "*B 4"]:
         """Work of tables by phase and resource."""
         factor = (steps @ self.step.T + reuses @ self.reuse.T).clamp(-_MOST_EXPONENT, _MOST_EXPONENT).exp()
@@ -274,8 +279,8 @@ class StructuredCostNetwork(CostNetwork):
             if self.measured_on is None:
                 self.calibrate(data)
         parameters = [self.get_parameter(name) for name in PRIORS]
-        priors = [(prior.scale, prior.least) for prior in PRIORS.values() for _ in range(math.prod(prior.shape))]
-        scales, least = np.transpose(priors)
+        priors = [prior[2:] for prior in PRIORS.values() for _ in range(math.prod(prior.shape))]
+        scales, least, exponential = np.transpose(priors)
         centres = parameters_to_vector(_prior_centres().values()).double().numpy() / scales
         misfit = self.misfit_of(data)
 
@@ -285,7 +290,8 @@ class StructuredCostNetwork(CostNetwork):
                 value = misfit()
             slopes = torch.cat([part.flatten() for part in torch.autograd.grad(value, parameters)]).double().numpy()
             away = scaled - centres
-            return value.item() + float(away @ away) / 2, slopes * scales + away
+            value_of_priors = np.where(exponential, away, away * away / 2).sum()
+            return value.item() + float(value_of_priors), slopes * scales + np.where(exponential, 1.0, away)
 
         start = parameters_to_vector(parameters).detach().double().numpy() / scales
         options, bounds = {"maxiter": iterations, "maxcor": 30}, scipy.optimize.Bounds(least / scales)
