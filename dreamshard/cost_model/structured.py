@@ -66,9 +66,6 @@ _PER_LOOKUP = [0, 3, 5, 6, 7, 8]  # amounts that take time whatever the dim
 _PER_BYTE = [1, 2, 4, 9, 10, 11, 12]  # and those in proportion to it
 _NUM_AMOUNTS = len(_PER_LOOKUP) + len(_PER_BYTE)
 _LOOKUPS, _LOOKUPS_TIMES_DIM = slice(5, 9), slice(9, 13)  # of these, by class
-_LEAST_SHARE = (
-    0.1  # of all lookups, that a class is taken to have at least: without it, one that no table has would be dear
-)
 _PLACES = torch.arange(-1.5, 1.51, 0.25)  # of steps, in deviations of the training pool from its mean
 _STEEPNESS = 6.0  # of a step: it is done within half a deviation
 _STEPS = 4 * len(_PLACES)
@@ -323,8 +320,8 @@ class StructuredCostNetwork(CostNetwork):
     def calibrate(self, data: CostData) -> None:
         """Set all units, so that training starts near the measured costs."""
         mean = self._table_inputs(data.features)[0].mean(0).clamp(min=1e-9)
-        for classes in _LOOKUPS, _LOOKUPS_TIMES_DIM:  # a class that hardly occurs is not dear for that
-            mean[classes] = mean[classes].clamp(min=_LEAST_SHARE * float(mean[classes].sum()))
+        for classes in _LOOKUPS, _LOOKUPS_TIMES_DIM:  # in one unit, or one that hardly occurs would be dear
+            mean[classes] = mean[classes].mean()
         self.unit *= mean
         sums = data.sums(self.encode)
         self.centre.copy_(device_inputs(sums[data.holding], self.power).mean(1))
