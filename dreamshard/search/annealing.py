@@ -38,13 +38,13 @@ ON_DEVICES, ON_ALL, ON_HOST = 0, 1, 2
 
 _HOT, _COLD = 5e-3, 1e-4  # first and last temperature, as shares of the start's cost
 _EVENNESS = 0.03  # share of a device that is as slow as the slowest at the start; of one 10 % faster a fifth of it
-_SLOWEST, _WIDEST = 0.45, 0.9  # cumulative shares of the changes that take a range off these devices
-_NEAR_SWAPS, _SWAPS = 0.3, 0.6  # cumulative shares of swaps with like tables, and with any; the others are moves
-_NEAR = 8  # tables of nearly the same width and cost, of which one is swapped for
-_STEPS = 8  # at most, from a range of a device to the one changed next
+_BUSIEST = 0.9  # share of the changes that take a range off the slowest device or, as often, the widest
+_SWAP_ALIKE, _SWAP, _MOVE, _SHARD_OTHERWISE = range(4)
+"""What a change does, all equally likely: swap a range with one of a table of nearly the same width and cost, with any, move
+it, or give its table another option."""
+CANDIDATES = 8  # like tables, ranges of a device, or devices, of which one is chosen: more would take longer
 _SPREAD_CHANGES = 8  # of so many as there are devices are tried, since each changes all devices
 _UNWATCHED = 10_000  # changes between looks at the clock, which take up to some 50 ms
-_OPTION_SHARE = 0.25  # of the changes of a table with several options
 
 
 class Menu(NamedTuple):
@@ -440,15 +440,16 @@ def _anneal(
     for _ in range(moves):
         run[0] *= decay
         threshold = state.totals[_ENERGY] + run[0] * generator.exponential()
-        t, r, way = -1, 0, generator.random()
-        if way < _WIDEST:
-            t, r = _range_on(state, search.busiest[int(way >= _SLOWEST)], int(generator.random() * _STEPS))
+        t, r, drawn = -1, 0, generator.random()
+        if drawn < _BUSIEST:
+            t, r = _range_on(state, search.busiest[int(2 * drawn > _BUSIEST)], int(generator.random() * CANDIDATES))
         if t < 0:
             t = int(generator.random() * num_tables)
             r = int(generator.random() * (menu.first_range[state.option[t] + 1] - menu.first_range[state.option[t]]))
         old, other, is_spread = state.option[t], -1, menu.spread[state.option[t]] != ON_DEVICES
         options = menu.last_option[t] - menu.first_option[t]
-        if is_spread or (options > 1 and generator.random() < _OPTION_SHARE):
+        kind = int(generator.random() * (_SHARD_OTHERWISE + (options > 1)))
+        if is_spread or kind == _SHARD_OTHERWISE:
             new = menu.first_option[t] + int(generator.random() * options)
             is_spread = is_spread or menu.spread[new] != ON_DEVICES
             if is_spread:
@@ -466,17 +467,17 @@ def _anneal(
                 copy_into(edits[removed + k], (t, k, new, places[k]))
             count = removed + added
         else:
-            device, second, way = state.place[t, r], 0, generator.random()
-            if way < _NEAR_SWAPS:  # for a table of about the same width and cost
-                position = search.rank[t] + int((2 * generator.random() - 1) * (_NEAR + 1))
+            device, second = state.place[t, r], 0
+            if kind == _SWAP_ALIKE:
+                position = search.rank[t] + int((2 * generator.random() - 1) * (CANDIDATES + 1))
                 other = search.by_width[min(max(position, 0), num_tables - 1)]
                 if menu.spread[state.option[other]] != ON_DEVICES:
                     continue
                 target = state.place[other, 0]
             else:
                 target = int(generator.random() * num_devices)
-                if way < _SWAPS:
-                    other, second = _range_on(state, target, int(generator.random() * _STEPS))
+                if kind == _SWAP:
+                    other, second = _range_on(state, target, int(generator.random() * CANDIDATES))
                     if other < 0:
                         continue
             if target == device or other == t:

@@ -23,6 +23,7 @@ from dreamshard.cost_model.compiled import (
     jit,
 )
 from dreamshard.search.annealing import (
+    CANDIDATES,
     ON_ALL,
     ON_DEVICES,
     Found,
@@ -36,7 +37,6 @@ from dreamshard.search.annealing import (
     settle,
 )
 
-_TRIED = 8  # devices on which greedy tries a table
 _TOO_WIDE, _APART = 1e5, 1e6  # load of a device that is too wide, and of a second range of a table on a device
 _SLOWEST_COUNTS = 10  # times as much as the device that a table is put on
 SWEEPS = 6  # over all tables, in which each may change its sharding type
@@ -74,7 +74,7 @@ def _fit_on_devices(
     first, width, worst, after = menu.first_range[option], menu.law.width, 0.0, np.empty(menu.loads.shape[1])
     slowest, widest = state.own_ms.max(), state.sums[:, width].max()
     weight = _SLOWEST_COUNTS * (min(target.own_ms, target.width) == np.inf)
-    near, near_load, kept = np.zeros(_TRIED, np.int64), np.zeros(_TRIED), np.zeros(len(places))
+    near, near_load, kept = np.zeros(CANDIDATES, np.int64), np.zeros(CANDIDATES), np.zeros(len(places))
     for k in range(menu.first_range[option + 1] - first):
         row, size, count, bar = menu.load[first + k], menu.size[first + k], 0, np.inf
         for d in range(len(before)):
@@ -88,12 +88,12 @@ def _fit_on_devices(
                 free -= menu.size[first + j] * (places[j] == d)
             if free < 0:
                 continue
-            at, count = min(count, _TRIED - 1), min(count + 1, _TRIED)
+            at, count = min(count, CANDIDATES - 1), min(count + 1, CANDIDATES)
             while at > 0 and near_load[at - 1] > load:
                 near[at], near_load[at] = near[at - 1], near_load[at - 1]
                 at -= 1
             near[at], near_load[at] = d, load
-            bar = near_load[count - 1] if count == _TRIED else np.inf
+            bar = near_load[count - 1] if count == CANDIDATES else np.inf
         best, least, best_load = -1, np.inf, np.inf
         for n in range(count):
             d, apart = near[n], _APART * (near_load[n] >= _APART)
