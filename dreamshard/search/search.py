@@ -32,9 +32,8 @@ _MOST_WITHOUT_SPLITS, _MOST_TIGHT = 20_000, 1_000
 """Tables times devices up to which combinations without split tables are searched, too, and starts for tight memory are tried
 even if others fit."""
 _WORTH = 0.003  # share of the cost that further sharding types must save
-_NEARLY = 0.02  # above the least cost, up to which errors of the cost model may decide
 _KEPT = 3  # starts that are annealed
-_HOPELESS = 0.15  # share of a start's cost above the best cost so far
+_HOPELESS = 0.15  # share of the cost above the best so far, beyond which a start or a result is dropped
 _MARGINS = ((0.5, 0.5), (0.15, 0.15), (0.05, 0.05), (0.5, 0.01))
 """Above perfect balance, within which every device's own cost and its width are to stay."""
 _WIDTH, _LIMITS = 1.2, (1.02, 1.05, 1.1, 1.15, 1.2, 1.3)  # of an even device's width: a target, and limits
@@ -83,7 +82,7 @@ def search(
         raise no_placement(task)
     best, best_ms = None, math.inf
     for options, found in sorted(exploration.results.values(), key=lambda result: len(result[0].types)):
-        near = found.cost_ms <= exploration.least_ms * (1 + _NEARLY)
+        near = found.cost_ms <= exploration.least_ms * (1 + _HOPELESS)
         for placement in dict.fromkeys(options.placement(found, joined=joined) for joined in (False, True) if near):
             overall_ms = float(costs.predict(placement).overall_ms())
             if overall_ms < best_ms * (1 - _WORTH) and not violation(task, placement):

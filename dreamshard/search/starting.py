@@ -37,10 +37,7 @@ from dreamshard.search.annealing import (
     settle,
 )
 
-_TOO_WIDE, _APART = 1e5, 1e6  # load of a device that is too wide, and of a second range of a table on a device
-_SLOWEST_COUNTS = 10  # times as much as the device that a table is put on
-SWEEPS = 6  # over all tables, in which each may change its sharding type
-_FULL = 0.97  # of all memory, above which options count as more expensive
+_AVOIDED = 1e6  # more load of a device, or host, that is too wide or has another range of the table
 
 
 class Target(NamedTuple):
@@ -59,7 +56,7 @@ def _load(target: Target, own_ms: float, width: float, ms_per_width: float) -> f
     if target.own_ms < np.inf:
         return max(own_ms / target.own_ms, width / target.width)
     if target.width < np.inf:
-        return own_ms + _TOO_WIDE * (width > target.width)
+        return own_ms + _AVOIDED * (width > target.width)
     return own_ms + ms_per_width * width
 
 
@@ -69,18 +66,18 @@ def _fit_on_devices(
 ) -> float:
     """Choose the device of each range that ends least loaded; return the largest load, infinite if it comes to `most`.
 
-    Only the devices with the least load `before` are tried. Without a target, the slowest device's cost counts more.
+    Only the devices with the least load `before` are tried. Without a target, the slowest device's cost counts as well.
     """
     first, width, worst, after = menu.first_range[option], menu.law.width, 0.0, np.empty(menu.loads.shape[1])
     slowest, widest = state.own_ms.max(), state.sums[:, width].max()
-    weight = _SLOWEST_COUNTS * (min(target.own_ms, target.width) == np.inf)
+    without_target = min(target.own_ms, target.width) == np.inf
     near, near_load, kept = np.zeros(CANDIDATES, np.int64), np.zeros(CANDIDATES), np.zeros(len(places))
     for k in range(menu.first_range[option + 1] - first):
         row, size, count, bar = menu.load[first + k], menu.size[first + k], 0, np.inf
         for d in range(len(before)):
             load = before[d]
             if target.own_ms == np.inf and state.sums[d, width] + menu.loads[row, width] > target.width:
-                load += _TOO_WIDE
+                load += _AVOIDED
             if load >= bar:
                 continue
             free = menu.capacity[d] - state.used[d] - size
@@ -96,14 +93,14 @@ def _fit_on_devices(
             bar = near_load[count - 1] if count == CANDIDATES else np.inf
         best, least, best_load = -1, np.inf, np.inf
         for n in range(count):
-            d, apart = near[n], _APART * (near_load[n] >= _APART)
-            if near_load[n] + weight * (slowest + scale * widest) >= least:
+            d, apart = near[n], _AVOIDED * (near_load[n] >= _AVOIDED)
+            if near_load[n] + without_target * (slowest + scale * widest) >= least:
                 break  # a table makes no device faster
             for column in range(len(after)):
                 after[column] = state.sums[d, column] + menu.loads[row, column]
             own_ms = device_ms(menu.law, after)
             load = _load(target, own_ms, after[width], scale)
-            cost = load + apart + weight * (max(slowest, own_ms) + scale * max(widest, after[width]))
+            cost = load + apart + without_target * (max(slowest, own_ms) + scale * max(widest, after[width]))
             if cost < least:
                 best, least, best_load = d, cost, load
         worst = max(worst, best_load)
@@ -112,7 +109,7 @@ def _fit_on_devices(
                 before[places[j]] = kept[j]
             return np.inf
         places[k], kept[k] = best, before[best]
-        before[best] += _APART
+        before[best] += _AVOIDED
     for j in range(menu.first_range[option + 1] - first - 1, -1, -1):
         before[places[j]] = kept[j]
     return worst
@@ -131,7 +128,7 @@ def _fit_on_hosts(menu: Menu, state: State, t: int, option: int, places: Ints, s
         for h in range(num_devices // size):
             fits, total, num_bytes = on_all or host_allowed(menu, t, h), 0.0, menu.size[first + k]
             for j in range(k):
-                total += (places[j] == h) * 1e9
+                total += (places[j] == h) * _AVOIDED
                 num_bytes += (places[j] == h) * menu.size[first + j]
             for d in range(h * size, (h + 1) * size):
                 fits = fits and state.used[d] + num_bytes <= menu.capacity[d]
@@ -150,7 +147,7 @@ def _fit_on_hosts(menu: Menu, state: State, t: int, option: int, places: Ints, s
 @jit
 def _greedy(menu: Menu, state: State, order: Ints, scale: float, target: Target) -> bool:
     places, kept = np.zeros(state.place.shape[1], np.int64), np.zeros(state.place.shape[1], np.int64)
-    loads, most, is_stale = np.zeros(len(state.own_ms)), _TOO_WIDE if target.own_ms == np.inf else 1.0, False
+    loads, most, is_stale = np.zeros(len(state.own_ms)), _AVOIDED if target.own_ms == np.inf else 1.0, False
     for t in order:
         chosen, least = menu.first_option[t], np.inf
         if is_stale and menu.spread[chosen] != ON_ALL:  # tables on all devices need no costs
@@ -206,14 +203,18 @@ class EvenSplit(NamedTuple):
     cost_ms: float
 
 
-def split_evenly(menu: Menu, option: Ints, limit: Target = ANYTHING, sweeps: int = SWEEPS) -> EvenSplit:
+def split_evenly(menu: Menu, option: Ints, limit: Target = ANYTHING) -> EvenSplit:
     """Options, from given ones on, that cost least if every device had the same share of all loads.
 
     One table alone never pays for a collective that others could share, so start from many spread tables: each changes to
     the option that costs least next to the others', until none does. Options with a range beyond the limit are left out.
     """
+    return _even_split(menu, option, limit, may_change=True)
+
+
+def _even_split(menu: Menu, option: Ints, limit: Target, *, may_change: bool) -> EvenSplit:
     option = option.copy()
-    own_ms, width, cost_ms = _split_evenly(menu, option, limit, sweeps)
+    own_ms, width, cost_ms = _split_evenly(menu, option, limit, may_change)
     return EvenSplit(option, Target(own_ms, width), cost_ms)
 
 
@@ -233,48 +234,42 @@ def _even_ms(menu: Menu, total: Floats, share: Floats) -> tuple[float, float, fl
 
 
 @jit
-def _split_evenly(menu: Menu, option: Ints, limit: Target, sweeps: int) -> tuple[float, float, float]:
-    columns, capacity = menu.loads.shape[1], menu.capacity.sum()
-    loads, num_bytes = np.zeros((len(menu.spread), columns)), np.zeros(len(menu.spread))
+def _split_evenly(menu: Menu, option: Ints, limit: Target, may_change: bool) -> tuple[float, float, float]:
+    columns = menu.loads.shape[1]
+    loads = np.zeros((len(menu.spread), columns))
     beyond = np.zeros(len(menu.spread), np.bool_)
     for t in range(len(option)):
-        for o in range(menu.first_option[t], menu.last_option[t]) if sweeps else range(option[t], option[t] + 1):
+        for o in range(menu.first_option[t], menu.last_option[t]) if may_change else range(option[t], option[t] + 1):
             for r in range(menu.first_range[o], menu.first_range[o + 1]):
                 load = menu.loads[menu.load[r]]
                 alike = 1 if menu.step[r] else menu.blocks[r]
                 for b in range(menu.blocks[r] // alike):
                     copy_into(loads[o], loads[o] + alike * menu.loads[menu.load[r] + b])
-                num_bytes[o] += menu.blocks[r] * menu.size[r]
                 if limit.own_ms < np.inf and menu.spread[o] == ON_DEVICES:
                     beyond[o] = beyond[o] or _load(limit, device_ms(menu.law, load), load[menu.law.width], 0.0) > 1
-    total, share, used = np.zeros(columns), np.zeros(columns), 0.0
+    total, share = np.zeros(columns), np.zeros(columns)
     for t in range(len(option)):
         total += loads[option[t]]
-        used += num_bytes[option[t]]
-    changed = True
-    for _ in range(sweeps):
-        if not changed:
-            break
+    for _ in range(len(option) * may_change):  # sweeps; a few do
         changed = False
         for t in range(len(option)):
             total -= loads[option[t]]
-            used -= num_bytes[option[t]]
             least, chosen = np.inf, option[t]
             for o in range(menu.first_option[t], menu.last_option[t]):
                 if limit.own_ms == np.inf and menu.spread[o] == ON_DEVICES and o > menu.first_option[t]:
                     continue
                 _, _, cost = _even_ms(menu, total + loads[o], share)
-                cost *= 1 + 10 * max((used + num_bytes[o]) / capacity - _FULL, 0.0)
                 cost *= 1e3 if beyond[o] else 1.0  # unless there is no other
                 if cost < least * (1 - 1e-9):
                     least, chosen = cost, o
             changed = changed or chosen != option[t]
             option[t] = chosen
             total += loads[chosen]
-            used += num_bytes[chosen]
+        if not changed:
+            break
     return _even_ms(menu, total, share)
 
 
 def balanced(menu: Menu) -> EvenSplit:
     """The first option of each table, if every device had the same share of all loads: less than any real placement."""
-    return split_evenly(menu, menu.first_option[:-1], sweeps=0)
+    return _even_split(menu, menu.first_option[:-1], ANYTHING, may_change=False)
