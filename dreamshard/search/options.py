@@ -31,10 +31,10 @@ from dreamshard.tasks import NoPlacementError, PlacementTask, Shards
 
 _RANGES = (2, 3, 4, 6, 8, 12, 16, 24, 32)
 _GRIDS = (2, 4)  # ranges of columns, each on a host; and as many as there may be
-_NARROWEST_RANGE = 16  # columns of a range of a grid-sharded table
+_NARROWEST_RANGE = 8  # columns of a range of a grid-sharded table
 _NARROWEST_FOR_SPEED = 8  # columns of a range that memory does not require: narrower rows waste memory transactions
 _FEW_TABLES = 4  # per device, with which narrower ranges may pay too: wider ones leave devices uneven
-_LEAST_ROWS = 2  # per device of a table whose rows are spread
+_LEAST_ROWS = 1
 _FREES_NOTHING = 1000  # tables with less than one in so many of all bytes stay in device memory
 _CACHED_SHARES = (0.65, 0.4, 0.2, 0.1, 0.05, 0.02, 0.005)
 
