@@ -65,7 +65,6 @@ _CATEGORIES = {
 _RANK = re.compile(r"rank[-_]?(\d+)", re.IGNORECASE)
 _INVALID = re.compile(r'(\\(?:["\\/bfnrt]|u[\da-fA-F]{4}))|\\|(?<=[:,[])\s*-?(?:nan|inf|N/A)\b')
 """What old profilers write: lone backslashes in names, and these numbers without quotes; or a valid escape."""
-_OF_TRACE = {"traceEvents", "world_size", "totalGlobalMem"}  # keys of the trace, of its job, of a GPU
 _SUFFIXES, _SAME = (".json", ".json.gz"), "give traces of the same steps of one job"
 
 
@@ -86,10 +85,8 @@ class ProfiledStep:
     """The embedding part of a training step on one rank.
 
     Attributes:
-        compute_ms: by phase, 0 for communication: kernels (on CPUs operators) of fused lookups; of their gradients, sort and
-            optimizer.
-        collectives: of pooled vectors or their gradients, by phase, from this rank's arrival, in the order in which they were
-            started.
+        compute_ms: by phase, 0 for communication: kernels (on CPUs operators) of fused lookups, gradients and optimizer.
+        collectives: of pooled vectors or their gradients, from this rank's arrival, in the order of their starts.
     """
 
     compute_ms: list[float]
@@ -108,7 +105,7 @@ class RankTrace:
         steps: by the profiler's name of the step.
     """
 
-    source: str
+    source: Path
     rank: int | None
     num_ranks: int | None
     hardware: str
@@ -139,13 +136,11 @@ def read_trace(path: Path) -> RankTrace:
         raise InputError(f"{path} has lookups of GPUs {shown(sorted(devices))}; profile a job of one process per GPU")
     forward, backward = (any(step.compute_ms[PHASES.index(phase)] for step in profiled) for phase in _COMPUTE)
     if forward != backward or not (forward or any(step.collectives for step in profiled)):
-        has = (
-            "lookups but no backward pass" if forward else "no fused lookups of FBGEMM and no exchange of their vectors"
-        )
+        has = "lookups but no backward pass" if forward else "no fused lookups of FBGEMM, no exchange of their vectors"
         raise InputError(f"{path} has {has}; profile training steps of a model that TorchRec sharded")
     hardware = names[0] if is_on_gpu and names else ""
     named = {event.name: step for event, step in zip(steps, profiled, strict=True)}
-    return RankTrace(str(path), job.get("rank"), job.get("world_size"), hardware, named)
+    return RankTrace(path, job.get("rank"), job.get("world_size"), hardware, named)
 
 
 def _parsed(text: str) -> Any:
@@ -159,21 +154,17 @@ def _parsed(text: str) -> Any:
 
 def _kept(fields: dict[str, Any]) -> Any:
     """What is needed of a JSON object; most events are dropped as soon as they are read, which keeps memory small."""
-    if "ph" not in fields:  # arguments of an event, or the trace's own
-        return (
-            fields
-            if _OF_TRACE & fields.keys()
-            else "correlation" in fields and (fields["correlation"], fields.get("device"))
-        )
+    if "ph" not in fields:  # no event
+        return fields
     name, kind = str(fields.get("name")), _CATEGORIES.get(str(fields.get("cat")).lower())
     if kind == "cpu":
         match = _KINDS.search(name)
         kind = match and match.lastgroup
     if kind is None or fields["ph"] != "X":
         return None
-    start = float(fields["ts"])
-    correlation, device = fields.get("args") or (None, None)
-    return Event(kind, name, fields.get("tid"), start, start + float(fields.get("dur", 0)), correlation, device)
+    start, arguments = float(fields["ts"]), fields.get("args") or {}
+    end = start + float(fields.get("dur", 0))
+    return Event(kind, name, fields.get("tid"), start, end, arguments.get("correlation"), arguments.get("device"))
 
 
 def _profiled(events: Iterable[Event], steps: Sequence[Event]) -> tuple[list[ProfiledStep], set[Any]]:
@@ -286,7 +277,7 @@ def _by_rank(traces: Sequence[RankTrace], num_devices: int) -> dict[int, RankTra
     """The traces by rank, as they say themselves or their files are named."""
     ranks: dict[int, RankTrace] = {}
     for trace in traces:
-        named = _RANK.search(Path(trace.source).name)
+        named = _RANK.search(trace.source.name)
         rank = trace.rank if trace.rank is not None else int(named[1]) if named else None
         is_other = trace.num_ranks not in (None, num_devices)
         if rank is None or rank in ranks or not 0 <= rank < num_devices or is_other:
@@ -306,12 +297,11 @@ def _communication_ms(profiled: Sequence[Sequence[ProfiledStep]], *, is_whole: b
         raise ValueError(f"ranks took part in {shown(sorted(set(map(len, run))))} exchanges of vectors; {_SAME}")
     times = np.array([[(collective.start, collective.end) for _, collective in of_rank] for of_rank in run])
     start, end = times.reshape(len(run), -1, 2).transpose(2, 0, 1)  # [R, C] microseconds
-    if is_whole:
-        # of a rank's clock
-        late = np.median(end - np.median(end, axis=0), axis=1, keepdims=True) if kinds[0] else 0.0
-        took = (end - late) - (start - late).max(axis=0, keepdims=True)
-    else:
-        took = np.broadcast_to((end - start).min(axis=0, keepdims=True), start.shape)
+    took = (end - start).min(axis=0)
+    if is_whole and kinds[0]:
+        late = np.median(end - np.median(end, axis=0), axis=1, keepdims=True)  # of a rank's clock
+        took = (end - late) - (start - late).max(axis=0)
+    took = np.broadcast_to(took, start.shape)
     comm_ms = np.zeros((len(run), len(profiled[0]), len(PHASES)))
     for c, (step, phase) in enumerate(kinds[0]):
         comm_ms[:, step, PHASES.index(phase)] += took[:, c].clip(min=0) / 1e3
@@ -362,14 +352,12 @@ class Learned:
         The refits tell both how far few samples leave it open, and how much a search among placements chose the network's
         own errors, since it did not search on them.
         """
-        logs = []
-        for network in self.refits:
-            placer = replace(self.placer, cost_network=network)
-            costs_ms = [placer.predict(task, placement).overall_ms() for placement in (current, planned)]
-            logs.append(float(torch.log(costs_ms[0] / costs_ms[1])))
-        mean, error = float(np.mean(logs)), float(np.std(logs, ddof=1))
-        reach = _CALIBRATED * max(error, _LEAST_ERROR)
-        return Interval(*(1 - float(np.exp(-log_ratio)) for log_ratio in (mean, mean - reach, mean + reach)))
+        placers = [replace(self.placer, cost_network=network) for network in self.refits]
+        before, after = ([float(by.predict(task, of).overall_ms()) for by in placers] for of in (current, planned))
+        logs = np.log(before) - np.log(after)
+        reach = _CALIBRATED * max(logs.std(ddof=1), _LEAST_ERROR)
+        log_ratios = logs.mean() + reach * np.array([0, -1, 1])
+        return Interval(*(-np.expm1(-log_ratios)).tolist())
 
 
 def learn(

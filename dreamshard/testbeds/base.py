@@ -99,7 +99,6 @@ class Testbed(Protocol):
             ValueError: the placement is not legal for the task, the task has too many devices, or the testbed cannot shard
                 tables that way.
         """
-        ...
 
     def measure_exchange(self, exchange: Exchange) -> ExchangeSample:
         """Measure one all-to-all of pooled vectors without tables, there and back.

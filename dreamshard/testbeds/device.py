@@ -108,7 +108,8 @@ class Device:
             ValueError: lookups are missing, of too few samples, or of a table of more rows.
         """
         if name not in self._lookups:
-            lookups, wanted = self.setup.lookups(name).first(self.setup.batch_size), self.setup.batch_size
+            wanted = self.setup.batch_size
+            lookups = self.setup.lookups(name).first(wanted)
             if lookups.batch_size < wanted:
                 raise ValueError(
                     f"lookups of {lookups.batch_size} samples cannot fill a batch of {wanted}; ingest the workload with a "
@@ -187,15 +188,20 @@ class DeviceTestbed(Testbed):
         if isinstance(timed, Infeasible):
             infeasible, timed = timed, np.zeros((0, task.num_devices, len(PHASES)))
         phases_ms, origin = self.summarised(timed, CLOCKS[self.device_type].name)
-        origin |= {"costs": DeviceCosts(phases_ms), "batch_size": self.setup.batch_size, "infeasible": infeasible}
-        return CostSample(task=task, placement=placement, **origin)
+        return CostSample(
+            task=task,
+            placement=placement,
+            costs=DeviceCosts(phases_ms),
+            batch_size=self.setup.batch_size,
+            infeasible=infeasible,
+            **origin,
+        )
 
     def summarised(self, timed: Floats, clock: str) -> tuple[Float[Tensor, "D P"], dict[str, Any]]:
         """Medians of timed passes `[R, D, P]`, zeros without any, and the fields of a `Measurement`."""
-        shown = timed if len(timed) else np.zeros((1, *timed.shape[1:]))
-        origin: dict[str, Any] = {"repeats": len(timed), "clock": clock}
-        origin |= {"testbed": self.name, "hardware": self.hardware, "versions": library_versions()}
-        return torch.from_numpy(np.median(shown, axis=0)).float(), origin
+        median = np.median(timed, axis=0) if len(timed) else np.zeros(timed.shape[1:])
+        origin = {"repeats": len(timed), "clock": clock, "testbed": self.name, "hardware": self.hardware}
+        return torch.from_numpy(median).float(), {**origin, "versions": library_versions()}
 
 
 def device_model(device_type: str) -> str:

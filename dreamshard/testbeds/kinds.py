@@ -59,11 +59,11 @@ class SimulatedTestbed(Testbed):
 
     def measure_exchange(self, exchange: Exchange) -> ExchangeSample:
         """See `Testbed`: the model's time with noise, drawn from the seed and the exchange."""
-        sent_bytes, per_host = exchange.sent_bytes, exchange.devices_per_host or self.spec.devices_per_node
-        most, mean = sent_bytes.double().max(), sent_bytes.double().mean()
-        exact = 1e3 * collective_s(most, len(sent_bytes), self.spec, per_host, mean_bytes=mean)
-        words: list[Any] = [self.setup.seed, self.spec.name, exchange.sent_bytes.tolist(), exchange.devices_per_host]
-        noisy = self._with_noise(exact.expand(len(sent_bytes), 2), words)  # [D, 2]
+        sent, per_host, count = exchange.sent_bytes.double(), exchange.devices_per_host, exchange.num_devices
+        hosts_of = per_host or self.spec.devices_per_node
+        exact = 1e3 * collective_s(sent.max(), count, self.spec, hosts_of, mean_bytes=sent.mean())
+        words = [self.setup.seed, self.spec.name, exchange.sent_bytes.tolist(), per_host]
+        noisy = self._with_noise(exact.expand(count, 2), words)  # [D, 2]
         return ExchangeSample(
             exchange=exchange,
             forward_ms=noisy[:, 0],
@@ -102,8 +102,7 @@ class EmulatedTestbed(DeviceTestbed):
 
     def __init__(self, setup: TestbedSetup, device_type: DeviceType, target: AcceleratorSpec) -> None:
         require_fbgemm()
-        self.setup, self.target = setup, target
-        self.device_type: DeviceType = device_type
+        self.setup, self.device_type, self.target = setup, device_type, target
         self.hardware = self.links = f"{device_model(device_type)} for each device, links of {target.name}"
         self._device: Device | None = None
 
@@ -167,7 +166,7 @@ class ClusterTestbed(DeviceTestbed):
         if ranks is not None:
             num_gpus = sum(rank.gpu is not None for rank in ranks.layout.ranks)
         self.setup, self.ranks, self._is_local = setup, ranks, ranks is None
-        self.device_type: DeviceType = device_type or ("cuda" if num_gpus else "cpu")
+        self.device_type = device_type or ("cuda" if num_gpus else "cpu")
         self._on_gpu = self.device_type == "cuda"
         if self._on_gpu and ranks is None and num_gpus < most:
             raise ValueError(

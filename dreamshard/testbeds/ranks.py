@@ -18,7 +18,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import cache
 from itertools import count
@@ -46,9 +46,6 @@ IDLE = timedelta(days=1)
 GRACE_S = 5.0
 """For ranks to answer for themselves, once one has failed or its time is over."""
 OVER, DONE, FAILED = "over", "done", "failed"
-
-Numbers = tuple[int, ...]
-"""Of ranks."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +91,7 @@ class Layout:
 
     @property
     def pattern(self) -> list[int]:
-        """Ranks of each host, and so which devices share one."""
+        """Ranks of each host."""
         return list(Counter(rank.host for rank in self.ranks).values())
 
     @property
@@ -113,12 +110,11 @@ class Layout:
         Raises:
             ValueError: there are too few ranks or hosts for the task.
         """
-        chosen, ranks_per_host = self.ranks, self.devices_per_host
+        chosen, ranks_per_host, wanted = self.ranks, self.devices_per_host, ""
         if devices_per_host is not None:
-            per_host = min(devices_per_host, num_devices)
+            per_host, wanted = min(devices_per_host, num_devices), f" at {devices_per_host} per host"
             chosen = tuple(rank for d, rank in enumerate(self.ranks) if d % ranks_per_host < per_host <= ranks_per_host)
         if len(chosen) < num_devices:
-            wanted = "" if devices_per_host is None else f" at {devices_per_host} per host"
             raise ValueError(
                 f"{num_devices} devices{wanted} are requested, but there are {len(self.ranks)} ranks at {ranks_per_host} per "
                 "host; request fewer, or start more (docs/many-hosts.md)"
@@ -168,7 +164,7 @@ class Job:
 
     device_type: DeviceType
     setup: TestbedSetup
-    members: Numbers
+    members: tuple[int, ...]
     measured: Exchange | Shards
 
 
@@ -199,19 +195,20 @@ class Launcher:
 
     def exits(self) -> Mapping[int, str]:
         """How ranks have died, by number, as far as the launcher can tell."""
-        ended = {}
-        for number, process in enumerate(self._processes):
-            if code := process.exitcode:
-                memory = ", as when memory runs out" if code == -signal.SIGKILL else ""
-                killed = code < 0 and f"it was killed by {signal.Signals(-code).name}{memory}"
-                ended[number] = killed or f"it exited with code {code}"
-        return ended
+        return {number: _death(process.exitcode) for number, process in enumerate(self._processes) if process.exitcode}
 
     def end(self) -> None:
         """End all ranks."""
         for process in self._processes:
             process.kill()
             process.join()
+
+
+def _death(code: int) -> str:
+    if code > 0:
+        return f"it exited with code {code}"
+    memory = ", as when memory runs out" if code == -signal.SIGKILL else ""
+    return f"it was killed by {signal.Signals(-code).name}{memory}"
 
 
 class Ranks:
@@ -272,9 +269,9 @@ class Ranks:
         """End all ranks; returns which is at fault: one that has died, else a silent one, else the one that reported."""
         self.failure = otherwise
         self._store.set(OVER, how)
-        silent, exits = self._missing("alive", GRACE_S, lambda: bool(self.launcher.exits())), self.launcher.exits()
-        if exits:
-            self.failure = RankFailure(min(exits), exits[min(exits)])
+        silent = self._missing("alive", GRACE_S, lambda: bool(self.launcher.exits()))
+        if exits := self.launcher.exits():
+            self.failure = RankFailure(*min(exits.items()))
         elif silent:
             self.failure = RankFailure(silent[0], "it died without a report")
         elif self._store.check([FAILED]):
@@ -413,7 +410,7 @@ class _Worker:
 
 
 @cache
-def _group_of(members: Numbers, place: torch.device) -> dist.ProcessGroup:
+def _group_of(members: tuple[int, ...], place: torch.device) -> dist.ProcessGroup:
     """Ranks that exchange; every rank of the job loop calls this, once, whether it is a member or not."""
     on_cuda = place.type == "cuda"
     group: dist.ProcessGroup = dist.new_group(
@@ -428,11 +425,11 @@ def _group_of(members: Numbers, place: torch.device) -> dist.ProcessGroup:
 
 def describe_rank(number: int, gpu: int | None) -> Rank:
     """A rank in this process, on this GPU."""
-    host, processor = os.environ.get(HOST, socket.gethostname()), f"{device_model('cpu')} x{os.cpu_count()}"
+    rank = Rank(number, os.environ.get(HOST, socket.gethostname()), f"{device_model('cpu')} x{os.cpu_count()}")
     if gpu is None:
-        return Rank(number, host, processor)
+        return rank
     properties = torch.cuda.get_device_properties(gpu)
-    return Rank(number, host, processor, str(properties.name), int(properties.total_memory))
+    return replace(rank, gpu=properties.name, gpu_bytes=properties.total_memory)
 
 
 def _listen(store: Store, number: int) -> None:

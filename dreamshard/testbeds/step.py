@@ -311,8 +311,8 @@ def measure_step(shards: Shards, device: Device, rank: int, teams: Teams | None 
     )
     misfit = None
     if built is None:
-        sizes = {"free_bytes": device.free_bytes(), "foreign_bytes": device.foreign_bytes()}
-        misfit = Infeasible(device=rank, asked_bytes=asked_bytes, **sizes)
+        free, foreign = device.free_bytes(), device.foreign_bytes()
+        misfit = Infeasible(device=rank, asked_bytes=asked_bytes, free_bytes=free, foreign_bytes=foreign)
     misfits = [misfit]
     if everyone is not None:
         misfits *= everyone.size()
