@@ -163,8 +163,8 @@ def _kept(fields: dict[str, Any]) -> Any:
     if kind is None or fields["ph"] != "X":
         return None
     start, arguments = float(fields["ts"]), fields.get("args") or {}
-    end = start + float(fields.get("dur", 0))
-    return Event(kind, name, fields.get("tid"), start, end, arguments.get("correlation"), arguments.get("device"))
+    end, thread = start + float(fields.get("dur", 0)), (fields.get("pid"), fields.get("tid"))
+    return Event(kind, name, thread, start, end, arguments.get("correlation"), arguments.get("device"))
 
 
 def _profiled(events: Iterable[Event], steps: Sequence[Event]) -> tuple[list[ProfiledStep], set[Any]]:
@@ -178,16 +178,15 @@ def _profiled(events: Iterable[Event], steps: Sequence[Event]) -> tuple[list[Pro
             outer.append(event)
     profiled, devices = [ProfiledStep([0.0] * len(PHASES), []) for _ in steps], set()
     launched = {event.correlation: event for event in by_kind["launch"] if event.correlation is not None}
-    pairs = [(event, launched.get(event.correlation)) for event in by_kind["gpu"]]
+    pairs = [(event, launched.get(event.correlation, event)) for event in by_kind["gpu"]]
     if not pairs:
         pairs = _paired(by_kind["started"], by_kind["ran"])
         pairs += [(event, event) for in_region in regions.values() for event in in_region if event.kind in _COMPUTE]
-    for event, launch in sorted(pairs, key=lambda pair: (pair[1] or pair[0]).start):
-        began = (launch or event).start
+    for event, launch in sorted(pairs, key=lambda pair: pair[1].start):
         match = _KINDS.search(event.name)
-        name = (launch and _phase_at(regions[launch.thread], began)) or (match and match.lastgroup)
-        number = bisect_right(steps, began, key=lambda step: step.start) - 1
-        if name not in PHASES or number < 0 or began > steps[number].end:
+        name = _phase_at(regions[launch.thread], launch.start) or (match and match.lastgroup)
+        number = bisect_right(steps, launch.start, key=lambda step: step.start) - 1
+        if name not in PHASES or number < 0 or launch.start > steps[number].end:
             continue
         if name in _COMPUTE:
             profiled[number].compute_ms[PHASES.index(name)] += (event.end - event.start) / 1e3
@@ -203,12 +202,12 @@ def _phase_at(regions: list[Event], time: float) -> str | None:
     return regions[number].kind if number >= 0 and time <= regions[number].end else None
 
 
-def _paired(started: list[Event], ran: list[Event]) -> list[tuple[Event, Event | None]]:
-    """Gloo's collectives with the operators that started them, in the order of its queue; an operator may be missing."""
-    waiting, pairs = deque(started), list[tuple[Event, Event | None]]()
-    for launch in ran:
-        is_own = waiting and waiting[0].start <= launch.start
-        pairs.append((launch, waiting.popleft() if is_own else None))
+def _paired(started: list[Event], ran: list[Event]) -> list[tuple[Event, Event]]:
+    """Gloo's collectives with the operators that started them, in the order of its queue, or with themselves."""
+    waiting, pairs = deque(started), []
+    for event in ran:
+        is_own = waiting and waiting[0].start <= event.start
+        pairs.append((event, waiting.popleft() if is_own else event))
     return pairs
 
 
@@ -367,12 +366,10 @@ def learn(
     prior_devices: float = PRIOR_DEVICES,
     refits: int = 8,
 ) -> Learned:
-    """Fit a cost network to samples of one job and to a preset.
+    """Fit a cost network to samples of one job and to the preset of its hardware.
 
     Args:
         samples: of profiles, on as many devices each, the newest last.
-        spec: the preset of the job's hardware.
-        seed: of all draws.
         prior_devices: devices that the prior counts as.
         refits: for `Learned.saving`, which needs at least 2.
     """
@@ -436,7 +433,6 @@ def prior_samples(
     Args:
         placed: samples of the placements, whose costs do not matter.
         observed: on as many devices.
-        spec: the preset.
         errors: factors by which it misjudges lookups of a table, by its name; None for 1.
         power: of costs around the mean device: below 1 if more is constant per device than it says.
     """

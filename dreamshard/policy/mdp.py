@@ -122,13 +122,7 @@ class Rollout(NamedTuple):
 def rollout(
     policy: PolicyNetwork, episode: Episode, count: int = 1, generator: torch.Generator | None = None
 ) -> Rollout:
-    """Place every table.
-
-    Args:
-        policy: scores the devices.
-        episode: to be completed `count` times.
-        generator: to sample with; None for the greedy choices.
-    """
+    """Complete the episode `count` times; sampled with `generator`, greedy without."""
     noise = torch.zeros(count, *episode.allowed.shape)
     if generator is not None:  # Gumbel's, which turns the largest score into a sample of the softmax
         noise = -(-torch.rand(noise.shape, generator=generator).clamp(min=1e-20).log()).log()

@@ -83,13 +83,7 @@ CLOCKS = {
 
 
 class Device:
-    """Runs operators with cold caches, within the device's memory.
-
-    Args:
-        setup: how to measure.
-        device: a GPU, or the CPU.
-        num_ranks: ranks of this host, which share its memory and last-level cache.
-    """
+    """Runs operators with cold caches, within the device's memory; `num_ranks` ranks share the host's memory and cache."""
 
     def __init__(self, setup: TestbedSetup, device: torch.device, num_ranks: int = 1) -> None:
         self.setup, self.clock, self._num_ranks = setup, CLOCKS[device.type], num_ranks

@@ -24,12 +24,8 @@ from dreamshard.testbeds.step import measure_step, require_fbgemm, require_opera
 class SimulatedTestbed(Testbed):
     """Costs from the model in `roofline.py`; needs statistics of tables, but no lookups.
 
-    The same seed, task and placement give the same costs, in any order of measurements.
-
-    Args:
-        setup: its batch size and seed count.
-        spec: of the accelerator.
-        noise: relative standard deviation of each measured phase; 0 for the model's exact costs.
+    The same seed, task and placement give the same costs, in any order of measurements. `noise` is the relative standard
+    deviation of each measured phase; 0 gives the model's exact costs.
     """
 
     name = SIMULATED
@@ -88,11 +84,7 @@ class EmulatedTestbed(DeviceTestbed):
     """Measures placements of any number of devices on one, for people with one who plan for many; starts no process.
 
     Compute is real: the operators of every device run one after another, on real lookups, with cold caches. Communication
-    follows from the links of a named accelerator.
-
-    Args:
-        device_type: of the one device; `cuda` is the current GPU.
-        target: accelerator whose links connect the devices.
+    follows from the links of the accelerator `target`.
 
     Raises:
         ValueError: fbgemm is not installed.
@@ -147,10 +139,9 @@ class EmulatedTestbed(DeviceTestbed):
 class ClusterTestbed(DeviceTestbed):
     """Measures placements and exchanges on ranks that start with the first measurement and stay up until `close`.
 
-    After an error all ranks are ended; open the testbed again for new ones.
+    After an error all ranks are ended; open the testbed again for new ones. The setup's lookups are pickled for the ranks.
 
     Args:
-        setup: its lookups are pickled for the ranks.
         device_type: of the ranks; None for GPUs unless there is none at all.
         ranks: of a launcher of many hosts, which stay up; None for this host's own.
 

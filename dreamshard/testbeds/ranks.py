@@ -56,8 +56,7 @@ class Rank:
         number: among all ranks, from 0.
         host: name of the machine, or of its stand-in.
         processor: model of the CPU, with the number of its cores.
-        gpu: model of the GPU that this rank would use; None if it has none.
-        gpu_bytes: memory of the GPU.
+        gpu: model of the GPU that this rank would use, with memory of `gpu_bytes`; None if it has none.
     """
 
     number: int
@@ -157,7 +156,6 @@ class Job:
     """A measurement, which every rank receives.
 
     Attributes:
-        setup: how to measure.
         members: ranks that take part, by device; the others do nothing.
         measured: an all-to-all, or the shards of all devices.
     """
@@ -169,17 +167,10 @@ class Job:
 
 
 class Launcher:
-    """Starts ranks, each of which calls `serve`; here in processes of this host.
-
-    Args:
-        num_ranks: of all.
-        on_gpu: whether they run on GPUs.
-
-    Attributes:
-        address: of this host, at which ranks reach the driver.
-    """
+    """Starts ranks, each of which calls `serve`; here in processes of this host."""
 
     address = "127.0.0.1"
+    """Of this host, at which ranks reach the driver."""
 
     def __init__(self, num_ranks: int, *, on_gpu: bool) -> None:
         self.num_ranks, self.on_gpu, self._num_processes = num_ranks, on_gpu, num_ranks
@@ -334,10 +325,8 @@ def serve(number: int, num_ranks: int, meeting: str, local_rank: int | None) -> 
     """Do the driver's jobs until it ends the ranks; does not return, since the process ends then.
 
     Args:
-        number: of this rank.
-        num_ranks: of all.
         meeting: `host:port` of the driver's store.
-        local_rank: number of its GPU on the host; None if it uses none.
+        local_rank: number of this rank's GPU on the host; None if it uses none.
     """
     torch.set_num_threads(1)
     address, _, port = meeting.rpartition(":")

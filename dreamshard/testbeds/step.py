@@ -11,7 +11,7 @@ as many samples, the first ones on one more if need be. Collectives that need eq
 
 import importlib.util
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple, get_args
@@ -335,7 +335,7 @@ def measure_step(shards: Shards, device: Device, rank: int, teams: Teams | None 
             backward_ms += device.clock.compute(operators.dense.step)[1]
         return forward_ms, forward_comm_ms, backward_comm_ms, backward_ms
 
-    return _passes(device, once)
+    return np.array([once() for _ in range(device.setup.repeats)])
 
 
 def measure_exchange(exchange: Exchange, device: Device, team: Group) -> Floats:
@@ -357,13 +357,7 @@ def measure_exchange(exchange: Exchange, device: Device, team: Group) -> Floats:
         device.flush()
         return [_timed(work, team, device) for work in both]
 
-    return _passes(device, once)
-
-
-def _passes(device: Device, once: Callable[[], Sequence[float]]) -> Floats:
-    """`[R, P]` milliseconds of each timed pass."""
-    warmups, repeats = device.setup.warmups, device.setup.repeats
-    return np.array([once() for _ in range(warmups + repeats)][warmups:])
+    return np.array([once() for _ in range(device.setup.repeats)])
 
 
 def _timed(work: Work, team: Group | None, device: Device) -> float:

@@ -91,13 +91,12 @@ def sharding_options(
     constraints: Mapping[str, ParameterConstraints] | None = None,
     batch_size: int = BATCH_SIZE,
 ) -> list[ShardingOption]:
-    """`placement` as the options that TorchRec's planner would have selected; `tables` are in its order.
+    """`placement` as the options that TorchRec's planner would have selected; `tables`, as the model has them, in its order.
 
     The plan has a table's real columns if the placement has them rounded up to a multiple of 4.
 
     Args:
         placement: device `d` is rank `d`.
-        tables: as the model has them.
         model: may be on the `meta` device.
         constraints: TorchRec's own, by its name of a table; `cache_params` get the placement's load factor.
         batch_size: samples per rank.
@@ -363,9 +362,6 @@ def _ranks_per_host(parameters: Sequence[_Parameter]) -> int | None:
     return per_host or None
 
 
-_GENERAL = (SHARDING_TYPES, ON_ONE_DEVICE)  # choices that name no single types
-
-
 def narrowed(
     constraints: Constraints,
     tables: Mapping[str, ModelTable],
@@ -381,7 +377,6 @@ def narrowed(
     these are used only if a constraint names them. So is a grid if `given` is, as by TorchRec's planner.
 
     Args:
-        constraints: dreamshard's own.
         tables: of the model, by their names in the task.
         device_type: of the ranks: `cuda` or `cpu`.
         sharders: of the model's collections; TorchRec's own if None. A table of a collection without a sharder counts as one
@@ -406,7 +401,8 @@ def narrowed(
         usual = EmbeddingCollection if table.pooling == "none" else EmbeddingBagCollection
         sharder = offers.get(table.collection) or offers[class_name(usual)]
         allowed = constraints.sharding_types_for(name)
-        is_named = limits.sharding_types or name in constraints.sharding_types_of or allowed not in _GENERAL
+        is_general = allowed in (SHARDING_TYPES, ON_ONE_DEVICE) and name not in constraints.sharding_types_of
+        is_named = limits.sharding_types or not is_general
         is_processed = "FeatureProcessed" in table.collection
         rare: dict[ShardingType, bool] = {
             "grid_shard": given is not None or is_processed,

@@ -272,8 +272,7 @@ def train(
 
     Args:
         pool: tables of the tasks.
-        tasks: whose placements are measured.
-        testbed: that measures them.
+        testbed: measures placements of the tasks.
         config: of the rounds; by default ten of ten placements.
         seed: of everything random.
 
