@@ -147,10 +147,11 @@ def sized(recipe: Recipe, tables: Tables, capacity: Capacity) -> tuple[Recipe, s
     if is_derived:
         worth = max(worth, _TABLES_PER_DEVICE * tasks.num_devices)
     if mode == "auto":
-        is_own, fits_twice = is_derived and recipe.workload.source not in META_WORKLOADS, count >= 2 * worth
-        mode = "pool" if fits_twice and not is_own else "fixed"
+        fits_twice = count >= 2 * worth
+        mode = "pool" if fits_twice and not is_derived else "fixed"
         why = f"{count} tables are {'' if fits_twice else 'fewer than '}two tasks' worth"
-        why = "your tables are one model; --mode pool is for models not seen yet" if is_own else why
+        if is_derived:  # of a source of one's own
+            why = "your tables are one model; --mode pool is for models not seen yet"
         other = f"; if they are one model, --mode fixed learns all {count}"
     if mode == "fixed":
         worth = count

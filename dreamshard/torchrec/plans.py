@@ -213,16 +213,16 @@ def reshard_delta(old: ShardingPlan, new: ShardingPlan) -> dict[str, tuple[float
         changed = {name: spec for name, spec in module.items() if spec != before[name]}
         for name, spec in changed.items():
             was, kind, ranks = before[name].sharding_type, spec.sharding_type, spec.ranks
-            both = (
-                (before[name], spec) if was == kind and kind in ON_ONE_DEVICE and len(set(ranks)) == len(ranks) else ()
-            )
+            is_movable = was == kind and kind in ON_ONE_DEVICE and len(set(ranks)) == len(ranks)
+            both = (before[name], spec) if is_movable else ()
             if len({shard.shard_sizes[1] for table in both for shard in table.sharding_spec.shards}) != 1:
                 raise ValueError(
                     f"TorchRec cannot reshard {f'{path}.{name}'.lstrip('.')!r} from {was} to {kind} on ranks {ranks}; keep "
                     "its sharding type, widths and one shard per rank, or restart"
                 )
-        weights = sum(math.prod(shard.shard_sizes) for spec in changed.values() for shard in spec.sharding_spec.shards)
         if changed:
+            shards = chain.from_iterable(spec.sharding_spec.shards for spec in changed.values())
+            weights = sum(math.prod(shard.shard_sizes) for shard in shards)
             delta[path] = weights * 4 / 2**20, EmbeddingModuleShardingPlan(changed)
     return delta
 

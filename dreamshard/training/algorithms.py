@@ -240,29 +240,31 @@ class TrainingAlgorithm:
             torch.save(rest, temporary)
 
 
-_ALGORITHMS = (
-    TrainingAlgorithm(),
-    TrainingAlgorithm(
-        name="paper",
-        networks=lambda _: (PaperCostNetwork(), PolicyNetwork()),
-        normaliser=lambda _: Normaliser.per_task(),
-        made=partial(DreamShardPlacer, inference="policy"),
-        uses_exchanges=False,
-        least_rate=0.0,
-        coasts=True,  # one Adam of both networks; before torch 2, `zero_grad` left gradients of 0, which Adam steps by
-        update=partial(mdp.update, masks=False),
-    ),
-    TrainingAlgorithm(
-        name="autoshard",  # placers balance compute, whatever all-to-alls cost
-        networks=lambda _: (ComputeCostNetwork(), AutoShardPolicy()),
-        made=AutoShardPlacer,
-        uses_exchanges=False,
-        rollout=autoshard.rollout,
-        update=autoshard.update,
-        updates=1.5,
-    ),
-)
-TRAINING_ALGORITHMS: dict[str, TrainingAlgorithm] = {algorithm.name: algorithm for algorithm in _ALGORITHMS}
+TRAINING_ALGORITHMS: dict[str, TrainingAlgorithm] = {
+    algorithm.name: algorithm
+    for algorithm in (
+        TrainingAlgorithm(),
+        TrainingAlgorithm(
+            name="paper",
+            networks=lambda _: (PaperCostNetwork(), PolicyNetwork()),
+            normaliser=lambda _: Normaliser.per_task(),
+            made=partial(DreamShardPlacer, inference="policy"),
+            uses_exchanges=False,
+            least_rate=0.0,
+            coasts=True,  # one Adam of both networks; before torch 2, `zero_grad` left gradients of 0: Adam steps by them
+            update=partial(mdp.update, masks=False),
+        ),
+        TrainingAlgorithm(
+            name="autoshard",  # placers balance compute, whatever all-to-alls cost
+            networks=lambda _: (ComputeCostNetwork(), AutoShardPolicy()),
+            made=AutoShardPlacer,
+            uses_exchanges=False,
+            rollout=autoshard.rollout,
+            update=autoshard.update,
+            updates=1.5,
+        ),
+    )
+}
 
 
 def train(
