@@ -3,7 +3,7 @@
 import math
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import combinations
@@ -13,7 +13,6 @@ from typing import Any, Literal
 import numpy as np
 import scipy
 import torch
-from numpy.typing import ArrayLike
 
 from dreamshard.cost_model import mean_relative_error
 from dreamshard.costs import PHASES, CostSample, DeviceCosts
@@ -276,15 +275,10 @@ def _with_all_types(task: PlacementTask) -> PlacementTask:
     return replace(task, constraints=replace(task.constraints, sharding_types=SHARDING_TYPES, caching=True))
 
 
-def mean_overall_ms(rows: Sequence[EvaluationRow], placer: str) -> float:
-    """Mean measured cost of a placer over its tasks."""
-    return fmean(row.overall_ms for row in rows if row.placer == placer)
-
-
 def best_baseline(rows: Sequence[EvaluationRow]) -> str:
     """The heuristic with the lowest mean measured cost."""
-    evaluated = {row.placer for row in rows}
-    return min((name for name in HEURISTICS if name in evaluated), key=lambda name: mean_overall_ms(rows, name))
+    costs_ms = {name: [row.overall_ms for row in rows if row.placer == name] for name in HEURISTICS}
+    return min((name for name in HEURISTICS if costs_ms[name]), key=lambda name: fmean(costs_ms[name]))
 
 
 def placement_identity(task: PlacementTask, placement: Placement) -> str:
@@ -296,24 +290,10 @@ def placement_identity(task: PlacementTask, placement: Placement) -> str:
     return repr(sorted(map(sorted, held.values())))
 
 
-def prediction_figures(rows: Sequence[EvaluationRow]) -> tuple[float, float]:
-    """Mean relative error of the predicted overall cost, and its mean rank correlation within a task, or NaN.
+def prediction_error(rows: Sequence[EvaluationRow]) -> float:
+    """Mean relative error of the predicted overall cost; NaN without rows.
 
     A placement that several placers share counts once. One that did not fit does not count.
     """
     distinct = {(row.task.name, *row.task.tables.sizes, row.placement): row for row in rows if row.fits}.values()
-    predicted, measured = [row.predicted_ms for row in distinct], [row.overall_ms for row in distinct]
-    names = [row.task.name for row in distinct]
-    return mean_relative_error(predicted, measured), mean_rank_correlation(predicted, measured, names)
-
-
-def mean_rank_correlation(predicted: ArrayLike, measured: ArrayLike, names: Sequence[Hashable]) -> float:
-    """Mean of Spearman's among the values of each name that has at least 3, since ranks of fewer mean little.
-
-    Names with constant values do not count; NaN if none counts.
-    """
-    groups = defaultdict[Hashable, list[Any]](list)
-    for name, *pair in zip(names, np.asarray(predicted), np.asarray(measured), strict=True):
-        groups[name].append(pair)
-    varied = [np.transpose(group) for group in groups.values() if len(group) > 2 and np.ptp(group, axis=0).all()]
-    return float(np.mean([scipy.stats.spearmanr(*group).statistic for group in varied])) if varied else math.nan
+    return mean_relative_error([row.predicted_ms for row in distinct], [row.overall_ms for row in distinct])

@@ -17,6 +17,7 @@ devices, so the more is observed, the less it matters.
 
 import gzip
 import json
+import math
 import re
 from bisect import bisect_right
 from collections import defaultdict, deque
@@ -25,7 +26,7 @@ from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from statistics import mode
+from statistics import fmean, mode
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -384,8 +385,8 @@ def learn(
     network.measured_on = data.measured_on
     others, names = [], {name for sample in samples for name in sample.task.tables.names}
     for _ in range(refits):
-        errors = {name: float(np.exp(_ERROR * generator.normal())) for name in sorted(names)}
-        power = float(np.exp(_ERROR * generator.normal()))
+        errors = {name: math.exp(_ERROR * generator.normal()) for name in sorted(names)}
+        power = math.exp(_ERROR * generator.normal())
         costs = [sample.costs.phases_ms for sample in prior_samples(prior, samples, spec, errors, power)]
         drawn, refit = torch.from_numpy(generator.exponential(size=data.weight.shape)).float(), deepcopy(network)
         phases_ms = torch.cat([torch.stack(costs), data.phases_ms[len(prior) :]])
@@ -404,7 +405,7 @@ def heldout_error(samples: Sequence[CostSample], spec: AcceleratorSpec) -> float
         predicted = learn(kept, spec, refits=0).placer.predict(held.task, held.placement)
         error_ms = (predicted.device_ms() - held.costs.device_ms()).abs()[held.costs.seen]
         errors += (error_ms / max(sample.overall_ms for sample in (*kept, held))).tolist()
-    return float(np.mean(errors)) if errors else float("nan")
+    return fmean(errors) if errors else math.nan
 
 
 def _divided(samples: Sequence[CostSample]) -> Iterator[tuple[list[CostSample], CostSample]]:

@@ -288,4 +288,4 @@ def update(
         overall_ms = episode.network.overall_ms(taken.loads)
     loss = policy_gradient_loss(log_prob, entropy, overall_ms, taken.feasible, entropy_weight)
     gradient_step(policy, optimizer, loss, "policy")
-    return UpdateFigures(float(loss.detach()), -float(overall_ms.mean()), float(entropy.detach().mean()))
+    return UpdateFigures(loss.item(), -overall_ms.mean().item(), entropy.mean().item())

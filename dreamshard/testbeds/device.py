@@ -143,16 +143,16 @@ class Device:
         if self.device.type == "cuda":
             unused = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
             return torch.cuda.mem_get_info(self.device)[0] + unused
-        used, available = psutil.Process().memory_info().rss, int(psutil.virtual_memory().available)
-        share = machine_memory_bytes() // self._num_ranks - used
-        return int(max(0, min(share, available // self._num_ranks))) + len(self._weights)
+        share: int = machine_memory_bytes() // self._num_ranks - psutil.Process().memory_info().rss
+        available: int = psutil.virtual_memory().available // self._num_ranks
+        return max(0, min(share, available)) + len(self._weights)
 
     def foreign_bytes(self) -> int:
         """Memory of a GPU that other processes hold; 0 on a CPU."""
         if self.device.type == "cpu":
             return 0
         free, total = torch.cuda.mem_get_info(self.device)
-        return int(max(0, total - free - torch.cuda.memory_reserved(self.device) - CONTEXT_BYTES))
+        return max(0, total - free - torch.cuda.memory_reserved(self.device) - CONTEXT_BYTES)
 
     def flush(self) -> None:
         """Empty the caches."""
@@ -201,7 +201,7 @@ class DeviceTestbed(Testbed):
 def device_model(device_type: str) -> str:
     """Model of the first GPU, or of the processor."""
     if device_type == "cuda":
-        return str(torch.cuda.get_device_name(0))
+        return torch.cuda.get_device_name(0)
     match = re.search(r"^model name\s*: (.*)", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     return match[1].strip() if match else platform.machine()
 
@@ -213,7 +213,7 @@ def machine_memory_bytes(cgroups: Path = Path("/sys/fs/cgroup"), groups: Path = 
         cgroups: root of the control groups' files, of version 1 or 2.
         groups: file that names the groups of this process: `0::/path`, or `9:memory:/path` in version 1.
     """
-    total = int(psutil.virtual_memory().total)
+    total: int = psutil.virtual_memory().total
     with suppress(OSError):  # there are no control groups
         for line in groups.read_text().splitlines():
             _, controllers, name = line.split(":", 2)

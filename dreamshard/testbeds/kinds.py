@@ -127,7 +127,7 @@ class EmulatedTestbed(DeviceTestbed):
         if self.device_type == "cpu":
             return Capacity(kind="cpu", memory_bytes=machine_memory_bytes())
         properties = torch.cuda.get_device_properties(0)
-        return Capacity(kind="gpu", memory_bytes=int(properties.total_memory), spec=preset_of(properties.name))
+        return Capacity(kind="gpu", memory_bytes=properties.total_memory, spec=preset_of(properties.name))
 
     def close(self) -> None:
         """Free the device's memory."""

@@ -251,7 +251,7 @@ class Ranks:
         Raises:
             RankFailure: a rank failed first; all have ended.
         """
-        missing = self._missing(what, timeout_s, lambda: self._store.check([FAILED]) or bool(self.launcher.exits()))
+        missing = self._missing(what, timeout_s, lambda: self._store.check([FAILED]) or self.launcher.exits())
         if missing:
             raise self._end(FAILED, RankFailure(missing[0], f"no answer within {timeout_s:g} s"))
         return [_taken(self._store, f"{what}/{number}") for number in range(self.launcher.num_ranks)]
@@ -260,7 +260,7 @@ class Ranks:
         """End all ranks; returns which is at fault: one that has died, else a silent one, else the one that reported."""
         self.failure = otherwise
         self._store.set(OVER, how)
-        silent = self._missing("alive", GRACE_S, lambda: bool(self.launcher.exits()))
+        silent = self._missing("alive", GRACE_S, self.launcher.exits)
         if exits := self.launcher.exits():
             self.failure = RankFailure(*min(exits.items()))
         elif silent:
@@ -270,7 +270,7 @@ class Ranks:
         self.launcher.end()
         return self.failure
 
-    def _missing(self, what: str, timeout_s: float, is_over: Callable[[], bool]) -> list[int]:
+    def _missing(self, what: str, timeout_s: float, is_over: Callable[[], object]) -> list[int]:
         """Ranks that have put nothing under `what` after this time, or once all `is_over`.
 
         A wait in the store would warn each time that it gives up.
@@ -380,7 +380,7 @@ class _Worker:
             place = torch.device(f"cuda:{self.gpu}")
             torch.cuda.set_device(place)
         teams = Teams(self._group(members[None], place))
-        if isinstance(measured, Shards) and bool(measured.is_any(*ON_ONE_HOST).any()):
+        if isinstance(measured, Shards) and measured.is_any(*ON_ONE_HOST).any():
             hosts = members.view(-1, measured.devices_per_host)
             teams = Teams(teams.everyone, self._group(hosts, place), self._group(hosts.T, place))
         if self.number not in job.members:

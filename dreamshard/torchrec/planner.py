@@ -358,7 +358,7 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
         samples = task.activations.batch_size
         if samples >> (32 - count.bit_length()):  # an operator numbers both in 32 bits together (FBGEMM 6236)
             logger.warning("dreamshard: fbgemm may lack bits for %d samples of %d features; use fewer", samples, count)
-        if self.pipeline != "prefetch" and bool(shards.in_host.any()):
+        if self.pipeline != "prefetch" and shards.in_host.any():
             logger.warning("dreamshard: cached tables need PrefetchTrainPipelineSparseDist and pipeline='prefetch'")
         for device, needed in zip(self.topology.devices, shards.per_device(shards.host_bytes).tolist(), strict=True):
             if needed > device.storage.ddr:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from itertools import chain, pairwise
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -45,6 +45,7 @@ from dreamshard.tables import (
     Placement,
     ShardingType,
     Tables,
+    even_columns,
     padded_dim,
 )
 from dreamshard.tasks import PlacementTask, Shards
@@ -328,8 +329,7 @@ def _planned(called: str, spec: _Parameter, tables: Tables | None, ranks: int, p
         size = tables.named([called])
         rows, dim = int(size.rows), int(size.dim)
         starts = (spec.ranks or [0])[::step] if kind in SPLIT_BY_COLUMNS else (spec.ranks or [0])[:1]
-        ends = [dim * part // len(starts) for part in range(len(starts))] + [dim]
-        first = dict(zip(pairwise(ends), starts, strict=True))
+        first = dict(zip(even_columns(dim, len(starts)), starts, strict=True))
     ranges = sorted(first)
     planned = PlannedTable(
         sharding_type=kind,
@@ -420,8 +420,8 @@ def narrowed(
         kernels = {*(limits.compute_kernels or ("fused", "dense", CACHED))}
         offered = sharder.sharding_types(device_type)
         # a sharder may offer none of the usual types
-        for usual in (allowed,) if is_named else (allowed, SHARDING_TYPES):
-            types = [kind for kind in usual if kind in (limits.sharding_types or usual) and kind not in left_out]
+        for choice in (allowed,) if is_named else (allowed, SHARDING_TYPES):
+            types = [kind for kind in choice if kind in (limits.sharding_types or choice) and kind not in left_out]
             usable = {
                 kind: kernels & {*sharder.compute_kernels(kind, device_type)} for kind in types if kind in offered
             }

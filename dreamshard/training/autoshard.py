@@ -197,9 +197,9 @@ def update(
     for part in zip(*(value.split(episodes) for value in taken), strict=True):
         loss, entropy = actor_critic_loss(policy, episode, AutoShardRollout(*part), entropy_weight)
         gradient_step(policy, optimizer, loss, "policy", _MAX_GRADIENT_NORM)
-        losses.append(float(loss.detach()))
+        losses.append(loss.item())
         entropies.append(entropy)
-    return UpdateFigures(fmean(losses), float(taken.reward.mean()), fmean(entropies))
+    return UpdateFigures(fmean(losses), taken.reward.mean().item(), fmean(entropies))
 
 
 def actor_critic_loss(
@@ -222,7 +222,7 @@ def actor_critic_loss(
         + _VALUE_WEIGHT * 0.5 * (target.values - values).square().sum()
         - entropy_weight * entropy.sum()
     )
-    return loss, float(entropy.detach().mean())
+    return loss, entropy.mean().item()
 
 
 class VTrace(NamedTuple):
