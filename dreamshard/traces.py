@@ -25,6 +25,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import cycle, islice
 from pathlib import Path
 from statistics import fmean, mode
 from typing import Any, NamedTuple
@@ -96,14 +97,9 @@ class ProfiledStep:
 
 @dataclass(frozen=True)
 class RankTrace:
-    """The profiled steps of a rank.
+    """The profiled steps of a rank, by the profiler's names of them.
 
-    Attributes:
-        source: the file.
-        rank: None if the trace does not say.
-        num_ranks: of the job; None if the trace does not say.
-        hardware: name of the GPU; empty on CPUs.
-        steps: by the profiler's name of the step.
+    The trace may not say which rank of how many it is; `hardware` names the GPU, and is empty on CPUs.
     """
 
     source: Path
@@ -336,12 +332,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class Learned:
-    """What a few samples taught.
-
-    Attributes:
-        placer: by the network fitted to all of them; its policy is untrained.
-        refits: networks fitted to the same samples and prior, weighted at random.
-    """
+    """What a few samples taught: a placer, whose policy is untrained, and networks refitted with random weights."""
 
     placer: DreamShardPlacer
     refits: tuple[StructuredCostNetwork, ...]
@@ -376,8 +367,8 @@ def learn(
     """
     generator, normaliser = np.random.default_rng(seed), Normaliser.fit(samples[-1].task.tables)
     network = StructuredCostNetwork(normaliser)
-    prior = [_varied(samples[number % len(samples)], number, generator) for number in range(_PRIOR_PLACEMENTS)]
-    prior = prior_samples(prior, samples, spec)
+    starts = islice(zip(cycle(samples), cycle(_MOVED)), _PRIOR_PLACEMENTS)
+    prior = prior_samples([_varied(sample, share, generator) for sample, share in starts], samples, spec)
     data, is_prior = CostData.of([*prior, *samples], normaliser), slice(len(prior))
     data.weight[is_prior] = prior_devices / data.weight[is_prior].numel()
     data.error[is_prior] = PRESET_ERROR
@@ -453,13 +444,13 @@ def prior_samples(
     return [replace(sample, costs=DeviceCosts((preset_ms(sample) / mean).pow(power) * scale)) for sample in placed]
 
 
-def _varied(sample: CostSample, number: int, generator: Generator) -> CostSample:
-    """The sample with tables elsewhere, devices more or less full; of those placements that fit, if any does."""
+def _varied(sample: CostSample, share: float, generator: Generator) -> CostSample:
+    """The sample with a share of its tables elsewhere, devices more or less full; as it is if no draw fits."""
     task, placement = sample.task, sample.placement
     favour = np.exp(generator.normal(0, _UNEVEN, task.num_devices))
     for _ in range(_TRIES):
         shardings = list(placement.tables)
-        for t in np.flatnonzero(generator.random(len(shardings)) < _MOVED[number % len(_MOVED)]):
+        for t in np.flatnonzero(generator.random(len(shardings)) < share):
             sharding = shardings[t]
             if sharding.is_by_columns:
                 where = generator.choice(task.num_devices, len(sharding.where), p=favour / favour.sum())

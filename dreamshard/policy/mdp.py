@@ -240,12 +240,10 @@ def _place(
 
 
 class UpdateFigures(NamedTuple):
-    """Figures of one policy update.
+    """Figures of one policy update, means over its episodes.
 
-    Attributes:
-        loss: with its entropy bonus.
-        reward: minus the predicted cost in milliseconds, mean over the episodes; AutoShard's is the balance.
-        entropy: of a step in nats, mean over the steps.
+    The loss has its entropy bonus. The reward is minus the predicted cost in milliseconds, or AutoShard's balance. The
+    entropy is of a step, in nats.
     """
 
     loss: float

@@ -52,12 +52,9 @@ _EXCHANGED: dict[ShardingType, str] = {
 
 @dataclass(frozen=True)
 class RankOperator:
-    """One operator of shards that are exchanged alike, of one precision and cached alike.
+    """One operator of `shards` (numbers among the rank's) that are exchanged alike, of one precision and cached alike.
 
-    Attributes:
-        shards: numbers of its shards among the rank's, in the order of its columns.
-        module: of fbgemm.
-        lookups: of the whole batch, or of the rank's samples if they are copies.
+    Its lookups are of the whole batch, or of the rank's samples if the shards are copies.
     """
 
     shards: list[int]
@@ -187,9 +184,7 @@ class RankOperators:
 class DenseOptimizer:
     """The dense optimizer of data-parallel tables: one step by the gradient that an all-reduce summed; state starts at zero.
 
-    Args:
-        weights: `[W]` of all tables, flat, with their gradient.
-        shapes: rows and columns of each.
+    `weights` `[W]` are those of all tables, flat; `shapes` are rows and columns of each table.
     """
 
     def __init__(self, weights: torch.nn.Parameter, shapes: list[tuple[int, int]], optimizer: Optimizer) -> None:
@@ -257,12 +252,9 @@ def require_operators(shards: Shards, device_type: str) -> None:
 
 
 class Teams(NamedTuple):
-    """The groups of ranks that one rank exchanges among.
+    """The groups of ranks that one rank exchanges among; rank `d` of `everyone` is device `d`.
 
-    Attributes:
-        everyone: all ranks of the placement; rank `d` of them is device `d`.
-        host: ranks that share rows of tables on one host; None if there are no such tables.
-        across: ranks of equal number on all hosts.
+    If tables are sharded by rows on one host, its ranks are `host`, and the ranks of equal number on all hosts `across`.
     """
 
     everyone: Group

@@ -54,13 +54,7 @@ _UNBALANCED_SPREAD = 1.7  # of the logarithm of a device's share of tables, in e
 
 @dataclass
 class TrainingState:
-    """Everything a run needs to continue.
-
-    Attributes:
-        iteration: rounds completed.
-        cost_optimizer: of the cost network, as `policy_optimizer` is of the policy.
-        generator: the only source of randomness.
-    """
+    """Everything that a run needs to continue after `iteration` rounds; `generator` is its only source of randomness."""
 
     config: TrainingConfig
     normaliser: Normaliser
