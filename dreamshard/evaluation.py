@@ -3,16 +3,16 @@
 import math
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import combinations
 from statistics import fmean, median
 from typing import Any, Literal
 
 import numpy as np
 import scipy
 import torch
-from numpy.typing import ArrayLike
 
 from dreamshard.cost_model import mean_relative_error
 from dreamshard.costs import PHASES, CostSample, DeviceCosts
@@ -175,7 +175,7 @@ def evaluate(
     generator = torch.Generator().manual_seed(seed)
     measured: dict[tuple[str, Placement], list[CostSample]] = {}
     for number, task in enumerate(tasks):
-        distinct = dict.fromkeys(placement for _, of, placement, _ in placed if of is task and placement)
+        distinct = dict.fromkeys(row.placement for row in placed if row.task is task and row.placement)
         any_type = _with_all_types(task)
         group = [partial(measure, any_type, placement, reference=0) for placement in distinct]
         if reference is not None and number % REFERENCE_EVERY == 0:
@@ -183,27 +183,22 @@ def evaluate(
         rounds = measure_in_rounds(group, [[] for _ in group], limits, generator)
         measured |= {(task.name, same): samples for same, samples in zip(distinct, rounds, strict=False)}
     rows = []
-    for name, task, placement, place_ms in placed:
-        kept = [] if placement is None else measured[task.name, placement]
-        rows.append(
-            EvaluationRow(
-                placer=name,
-                task=task,
-                placement=placement,
-                overall_ms=least(kept).overall_ms if kept else math.inf,
-                predicted_ms=float(predict(name, task, placement).overall_ms()) if predict and placement else math.nan,
-                place_ms=place_ms,
-                costs=least(kept).costs if kept else DeviceCosts(torch.zeros(task.num_devices, len(PHASES))),
-                rounds_ms=tuple(sample.overall_ms for sample in kept),
-            )
-        )
+    for row in placed:
+        if placement := row.placement:
+            kept = measured[row.task.name, placement]
+            best, each = least(kept), tuple(sample.overall_ms for sample in kept)
+            row = replace(row, overall_ms=best.overall_ms, costs=best.costs, rounds_ms=each)
+            if predict:
+                predicted = predict(row.placer, row.task, placement)
+                row = replace(row, predicted_ms=float(predicted.overall_ms()))
+        rows.append(row)
     return rows
 
 
 def _place(
     placers: Mapping[str, Placer], tasks: Sequence[PlacementTask], optional: Collection[str]
-) -> list[tuple[str, PlacementTask, Placement | None, float]]:
-    """Placers, tasks, their placements, or None if it does not fit, and the milliseconds that this took."""
+) -> list[EvaluationRow]:
+    """All placers on all tasks, as if nothing fitted when it was measured."""
     placed, left_out = [], set()
     for task in tasks:
         refusals: list[NoPlacementError] = []
@@ -214,12 +209,14 @@ def _place(
             except NoPlacementError as error:
                 refusals.append(error)
                 left_out |= {name}.intersection(optional)
-            placed.append((name, task, placement, 1000 * (time.perf_counter() - began)))
+            took_ms = 1000 * (time.perf_counter() - began)
+            nothing = DeviceCosts(torch.zeros(task.num_devices, len(PHASES)))
+            placed.append(EvaluationRow(name, task, placement, math.inf, math.nan, took_ms, nothing))
             if placement and (broken := violation(_with_all_types(task), placement)):
                 raise ValueError(f"placer {name!r} placed {task.name} illegally: {broken}; leave it out")
         if len(refusals) == len(placers):
             raise refusals[0]
-    return [row for row in placed if row[0] not in left_out]
+    return [row for row in placed if row.placer not in left_out]
 
 
 def paired_comparison(
@@ -264,12 +261,7 @@ def mean_error(gains: Sequence[float], tables: Sequence[frozenset[str]] | None =
     variance = float(np.var(gains, ddof=1))
     if tables is None:
         return math.sqrt(variance / len(gains)), 0.0
-    names = {name: t for t, name in enumerate(frozenset().union(*tables))}
-    has = np.zeros((len(tables), len(names)))
-    for row, of_task in zip(has, tables, strict=True):
-        row[[names[name] for name in of_task]] = 1
-    sizes = has.sum(axis=1)
-    shared = (has @ has.T / np.sqrt(np.outer(sizes, sizes)))[~np.eye(len(has), dtype=bool)].mean()
+    shared = fmean(len(a & b) / math.sqrt(len(a) * len(b)) for a, b in combinations(tables, 2))
     variance /= 1 - TABLES_SHARE * shared
     of_tables = variance * TABLES_SHARE * shared
     return math.sqrt(of_tables + (variance - of_tables) / len(gains)), math.sqrt(of_tables)
@@ -283,15 +275,10 @@ def _with_all_types(task: PlacementTask) -> PlacementTask:
     return replace(task, constraints=replace(task.constraints, sharding_types=SHARDING_TYPES, caching=True))
 
 
-def mean_overall_ms(rows: Sequence[EvaluationRow], placer: str) -> float:
-    """Mean measured cost of a placer over its tasks."""
-    return fmean(row.overall_ms for row in rows if row.placer == placer)
-
-
 def best_baseline(rows: Sequence[EvaluationRow]) -> str:
     """The heuristic with the lowest mean measured cost."""
-    present = [name for name in HEURISTICS if any(row.placer == name for row in rows)]
-    return min(present, key=lambda name: mean_overall_ms(rows, name))
+    costs_ms = {name: [row.overall_ms for row in rows if row.placer == name] for name in HEURISTICS}
+    return min((name for name in HEURISTICS if costs_ms[name]), key=lambda name: fmean(costs_ms[name]))
 
 
 def placement_identity(task: PlacementTask, placement: Placement) -> str:
@@ -303,26 +290,10 @@ def placement_identity(task: PlacementTask, placement: Placement) -> str:
     return repr(sorted(map(sorted, held.values())))
 
 
-def prediction_figures(rows: Sequence[EvaluationRow]) -> tuple[float, float]:
-    """Mean relative error of the predicted overall cost, and its mean rank correlation within a task, or NaN.
+def prediction_error(rows: Sequence[EvaluationRow]) -> float:
+    """Mean relative error of the predicted overall cost; NaN without rows.
 
     A placement that several placers share counts once. One that did not fit does not count.
     """
-    fitting = [(row, row.task.name, row.task.tables) for row in rows if row.fits]
-    by_placement = {(name, tables.names, *tables.dim.tolist(), row.placement): row for row, name, tables in fitting}
-    distinct = by_placement.values()
-    predicted, measured = np.array([(row.predicted_ms, row.overall_ms) for row in distinct]).reshape(-1, 2).T
-    names = [row.task.name for row in distinct]
-    return mean_relative_error(predicted, measured), mean_rank_correlation(predicted, measured, names)
-
-
-def mean_rank_correlation(predicted: ArrayLike, measured: ArrayLike, names: Sequence[Hashable]) -> float:
-    """Mean of Spearman's among the values of each name that has at least 3, since ranks of fewer mean little.
-
-    Names with constant values do not count; NaN if none counts.
-    """
-    groups = defaultdict[Hashable, list[Any]](list)
-    for name, *pair in zip(names, np.asarray(predicted), np.asarray(measured), strict=True):
-        groups[name].append(pair)
-    varied = [np.transpose(group) for group in groups.values() if len(group) > 2 and np.ptp(group, axis=0).all()]
-    return float(np.mean([scipy.stats.spearmanr(*group).statistic for group in varied])) if varied else math.nan
+    distinct = {(row.task.name, *row.task.tables.sizes, row.placement): row for row in rows if row.fits}.values()
+    return mean_relative_error([row.predicted_ms for row in distinct], [row.overall_ms for row in distinct])

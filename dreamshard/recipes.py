@@ -31,30 +31,15 @@ class MeasureConfig:
     """How a testbed measures placements, and all-to-alls alone (`testbeds.rounds`).
 
     Attributes:
-        warmups: passes of a round before the timed ones, besides the step that proves that memory suffices.
-        repeats: timed passes of a round.
         rounds: when to stop measuring.
         timeout_s: time limit of a round.
         exchange_devices: further numbers of devices whose all-to-alls are measured alone, besides those up to the tasks'
             own, so that the placer serves as many devices.
     """
 
-    warmups: int = 0
-    repeats: int = 1
     rounds: RoundLimits = field(default_factory=RoundLimits)
     timeout_s: float = 300.0
     exchange_devices: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class EvaluationConfig:
-    """How placers are compared on the test tasks.
-
-    Attributes:
-        budget_ms: work of the search, as in `Placer.place`.
-    """
-
-    budget_ms: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +59,6 @@ class Recipe:
     testbed: str = "auto"
     measure: MeasureConfig = field(default_factory=MeasureConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
-    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     sized_by_source: tuple[str, ...] = SIZES
     derived: tuple[str, ...] = ()
 
@@ -163,10 +147,11 @@ def sized(recipe: Recipe, tables: Tables, capacity: Capacity) -> tuple[Recipe, s
     if is_derived:
         worth = max(worth, _TABLES_PER_DEVICE * tasks.num_devices)
     if mode == "auto":
-        is_own, fits_twice = is_derived and recipe.workload.source not in META_WORKLOADS, count >= 2 * worth
-        mode = "pool" if fits_twice and not is_own else "fixed"
+        fits_twice = count >= 2 * worth
+        mode = "pool" if fits_twice and not is_derived else "fixed"
         why = f"{count} tables are {'' if fits_twice else 'fewer than '}two tasks' worth"
-        why = "your tables are one model; --mode pool is for models not seen yet" if is_own else why
+        if is_derived:  # of a source of one's own
+            why = "your tables are one model; --mode pool is for models not seen yet"
         other = f"; if they are one model, --mode fixed learns all {count}"
     if mode == "fixed":
         worth = count

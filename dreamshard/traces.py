@@ -17,6 +17,7 @@ devices, so the more is observed, the less it matters.
 
 import gzip
 import json
+import math
 import re
 from bisect import bisect_right
 from collections import defaultdict, deque
@@ -24,8 +25,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import cycle, islice
 from pathlib import Path
-from statistics import mode
+from statistics import fmean, mode
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -65,7 +67,6 @@ _CATEGORIES = {
 _RANK = re.compile(r"rank[-_]?(\d+)", re.IGNORECASE)
 _INVALID = re.compile(r'(\\(?:["\\/bfnrt]|u[\da-fA-F]{4}))|\\|(?<=[:,[])\s*-?(?:nan|inf|N/A)\b')
 """What old profilers write: lone backslashes in names, and these numbers without quotes; or a valid escape."""
-_OF_TRACE = {"traceEvents", "world_size", "totalGlobalMem"}  # keys of the trace, of its job, of a GPU
 _SUFFIXES, _SAME = (".json", ".json.gz"), "give traces of the same steps of one job"
 
 
@@ -86,10 +87,8 @@ class ProfiledStep:
     """The embedding part of a training step on one rank.
 
     Attributes:
-        compute_ms: by phase, 0 for communication: kernels (on CPUs operators) of fused lookups; of their gradients, sort and
-            optimizer.
-        collectives: of pooled vectors or their gradients, by phase, from this rank's arrival, in the order in which they were
-            started.
+        compute_ms: by phase, 0 for communication: kernels (on CPUs operators) of fused lookups, gradients and optimizer.
+        collectives: of pooled vectors or their gradients, from this rank's arrival, in the order of their starts.
     """
 
     compute_ms: list[float]
@@ -98,17 +97,12 @@ class ProfiledStep:
 
 @dataclass(frozen=True)
 class RankTrace:
-    """The profiled steps of a rank.
+    """The profiled steps of a rank, by the profiler's names of them.
 
-    Attributes:
-        source: the file.
-        rank: None if the trace does not say.
-        num_ranks: of the job; None if the trace does not say.
-        hardware: name of the GPU; empty on CPUs.
-        steps: by the profiler's name of the step.
+    The trace may not say which rank of how many it is; `hardware` names the GPU, and is empty on CPUs.
     """
 
-    source: str
+    source: Path
     rank: int | None
     num_ranks: int | None
     hardware: str
@@ -139,13 +133,11 @@ def read_trace(path: Path) -> RankTrace:
         raise InputError(f"{path} has lookups of GPUs {shown(sorted(devices))}; profile a job of one process per GPU")
     forward, backward = (any(step.compute_ms[PHASES.index(phase)] for step in profiled) for phase in _COMPUTE)
     if forward != backward or not (forward or any(step.collectives for step in profiled)):
-        has = (
-            "lookups but no backward pass" if forward else "no fused lookups of FBGEMM and no exchange of their vectors"
-        )
+        has = "lookups but no backward pass" if forward else "no fused lookups of FBGEMM, no exchange of their vectors"
         raise InputError(f"{path} has {has}; profile training steps of a model that TorchRec sharded")
     hardware = names[0] if is_on_gpu and names else ""
     named = {event.name: step for event, step in zip(steps, profiled, strict=True)}
-    return RankTrace(str(path), job.get("rank"), job.get("world_size"), hardware, named)
+    return RankTrace(path, job.get("rank"), job.get("world_size"), hardware, named)
 
 
 def _parsed(text: str) -> Any:
@@ -159,21 +151,17 @@ def _parsed(text: str) -> Any:
 
 def _kept(fields: dict[str, Any]) -> Any:
     """What is needed of a JSON object; most events are dropped as soon as they are read, which keeps memory small."""
-    if "ph" not in fields:  # arguments of an event, or the trace's own
-        return (
-            fields
-            if _OF_TRACE & fields.keys()
-            else "correlation" in fields and (fields["correlation"], fields.get("device"))
-        )
+    if "ph" not in fields:  # no event
+        return fields
     name, kind = str(fields.get("name")), _CATEGORIES.get(str(fields.get("cat")).lower())
     if kind == "cpu":
         match = _KINDS.search(name)
         kind = match and match.lastgroup
     if kind is None or fields["ph"] != "X":
         return None
-    start = float(fields["ts"])
-    correlation, device = fields.get("args") or (None, None)
-    return Event(kind, name, fields.get("tid"), start, start + float(fields.get("dur", 0)), correlation, device)
+    start, arguments = float(fields["ts"]), fields.get("args") or {}
+    end, thread = start + float(fields.get("dur", 0)), (fields.get("pid"), fields.get("tid"))
+    return Event(kind, name, thread, start, end, arguments.get("correlation"), arguments.get("device"))
 
 
 def _profiled(events: Iterable[Event], steps: Sequence[Event]) -> tuple[list[ProfiledStep], set[Any]]:
@@ -187,16 +175,15 @@ def _profiled(events: Iterable[Event], steps: Sequence[Event]) -> tuple[list[Pro
             outer.append(event)
     profiled, devices = [ProfiledStep([0.0] * len(PHASES), []) for _ in steps], set()
     launched = {event.correlation: event for event in by_kind["launch"] if event.correlation is not None}
-    pairs = [(event, launched.get(event.correlation)) for event in by_kind["gpu"]]
+    pairs = [(event, launched.get(event.correlation, event)) for event in by_kind["gpu"]]
     if not pairs:
         pairs = _paired(by_kind["started"], by_kind["ran"])
         pairs += [(event, event) for in_region in regions.values() for event in in_region if event.kind in _COMPUTE]
-    for event, launch in sorted(pairs, key=lambda pair: (pair[1] or pair[0]).start):
-        began = (launch or event).start
+    for event, launch in sorted(pairs, key=lambda pair: pair[1].start):
         match = _KINDS.search(event.name)
-        name = (launch and _phase_at(regions[launch.thread], began)) or (match and match.lastgroup)
-        number = bisect_right(steps, began, key=lambda step: step.start) - 1
-        if name not in PHASES or number < 0 or began > steps[number].end:
+        name = _phase_at(regions[launch.thread], launch.start) or (match and match.lastgroup)
+        number = bisect_right(steps, launch.start, key=lambda step: step.start) - 1
+        if name not in PHASES or number < 0 or launch.start > steps[number].end:
             continue
         if name in _COMPUTE:
             profiled[number].compute_ms[PHASES.index(name)] += (event.end - event.start) / 1e3
@@ -212,12 +199,12 @@ def _phase_at(regions: list[Event], time: float) -> str | None:
     return regions[number].kind if number >= 0 and time <= regions[number].end else None
 
 
-def _paired(started: list[Event], ran: list[Event]) -> list[tuple[Event, Event | None]]:
-    """Gloo's collectives with the operators that started them, in the order of its queue; an operator may be missing."""
-    waiting, pairs = deque(started), list[tuple[Event, Event | None]]()
-    for launch in ran:
-        is_own = waiting and waiting[0].start <= launch.start
-        pairs.append((launch, waiting.popleft() if is_own else None))
+def _paired(started: list[Event], ran: list[Event]) -> list[tuple[Event, Event]]:
+    """Gloo's collectives with the operators that started them, in the order of its queue, or with themselves."""
+    waiting, pairs = deque(started), []
+    for event in ran:
+        is_own = waiting and waiting[0].start <= event.start
+        pairs.append((event, waiting.popleft() if is_own else event))
     return pairs
 
 
@@ -286,7 +273,7 @@ def _by_rank(traces: Sequence[RankTrace], num_devices: int) -> dict[int, RankTra
     """The traces by rank, as they say themselves or their files are named."""
     ranks: dict[int, RankTrace] = {}
     for trace in traces:
-        named = _RANK.search(Path(trace.source).name)
+        named = _RANK.search(trace.source.name)
         rank = trace.rank if trace.rank is not None else int(named[1]) if named else None
         is_other = trace.num_ranks not in (None, num_devices)
         if rank is None or rank in ranks or not 0 <= rank < num_devices or is_other:
@@ -306,12 +293,11 @@ def _communication_ms(profiled: Sequence[Sequence[ProfiledStep]], *, is_whole: b
         raise ValueError(f"ranks took part in {shown(sorted(set(map(len, run))))} exchanges of vectors; {_SAME}")
     times = np.array([[(collective.start, collective.end) for _, collective in of_rank] for of_rank in run])
     start, end = times.reshape(len(run), -1, 2).transpose(2, 0, 1)  # [R, C] microseconds
-    if is_whole:
-        # of a rank's clock
-        late = np.median(end - np.median(end, axis=0), axis=1, keepdims=True) if kinds[0] else 0.0
-        took = (end - late) - (start - late).max(axis=0, keepdims=True)
-    else:
-        took = np.broadcast_to((end - start).min(axis=0, keepdims=True), start.shape)
+    took = (end - start).min(axis=0)
+    if is_whole and kinds[0]:
+        late = np.median(end - np.median(end, axis=0), axis=1, keepdims=True)  # of a rank's clock
+        took = (end - late) - (start - late).max(axis=0)
+    took = np.broadcast_to(took, start.shape)
     comm_ms = np.zeros((len(run), len(profiled[0]), len(PHASES)))
     for c, (step, phase) in enumerate(kinds[0]):
         comm_ms[:, step, PHASES.index(phase)] += took[:, c].clip(min=0) / 1e3
@@ -346,12 +332,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class Learned:
-    """What a few samples taught.
-
-    Attributes:
-        placer: by the network fitted to all of them; its policy is untrained.
-        refits: networks fitted to the same samples and prior, weighted at random.
-    """
+    """What a few samples taught: a placer, whose policy is untrained, and networks refitted with random weights."""
 
     placer: DreamShardPlacer
     refits: tuple[StructuredCostNetwork, ...]
@@ -362,14 +343,12 @@ class Learned:
         The refits tell both how far few samples leave it open, and how much a search among placements chose the network's
         own errors, since it did not search on them.
         """
-        logs = []
-        for network in self.refits:
-            placer = replace(self.placer, cost_network=network)
-            costs_ms = [placer.predict(task, placement).overall_ms() for placement in (current, planned)]
-            logs.append(float(torch.log(costs_ms[0] / costs_ms[1])))
-        mean, error = float(np.mean(logs)), float(np.std(logs, ddof=1))
-        reach = _CALIBRATED * max(error, _LEAST_ERROR)
-        return Interval(*(1 - float(np.exp(-log_ratio)) for log_ratio in (mean, mean - reach, mean + reach)))
+        placers = [replace(self.placer, cost_network=network) for network in self.refits]
+        before, after = ([float(by.predict(task, of).overall_ms()) for by in placers] for of in (current, planned))
+        logs = np.log(before) - np.log(after)
+        reach = _CALIBRATED * max(logs.std(ddof=1), _LEAST_ERROR)
+        log_ratios = logs.mean() + reach * np.array([0, -1, 1])
+        return Interval(*(-np.expm1(-log_ratios)).tolist())
 
 
 def learn(
@@ -379,19 +358,17 @@ def learn(
     prior_devices: float = PRIOR_DEVICES,
     refits: int = 8,
 ) -> Learned:
-    """Fit a cost network to samples of one job and to a preset.
+    """Fit a cost network to samples of one job and to the preset of its hardware.
 
     Args:
         samples: of profiles, on as many devices each, the newest last.
-        spec: the preset of the job's hardware.
-        seed: of all draws.
         prior_devices: devices that the prior counts as.
         refits: for `Learned.saving`, which needs at least 2.
     """
     generator, normaliser = np.random.default_rng(seed), Normaliser.fit(samples[-1].task.tables)
     network = StructuredCostNetwork(normaliser)
-    prior = [_varied(samples[number % len(samples)], number, generator) for number in range(_PRIOR_PLACEMENTS)]
-    prior = prior_samples(prior, samples, spec)
+    starts = islice(zip(cycle(samples), cycle(_MOVED)), _PRIOR_PLACEMENTS)
+    prior = prior_samples([_varied(sample, share, generator) for sample, share in starts], samples, spec)
     data, is_prior = CostData.of([*prior, *samples], normaliser), slice(len(prior))
     data.weight[is_prior] = prior_devices / data.weight[is_prior].numel()
     data.error[is_prior] = PRESET_ERROR
@@ -399,8 +376,8 @@ def learn(
     network.measured_on = data.measured_on
     others, names = [], {name for sample in samples for name in sample.task.tables.names}
     for _ in range(refits):
-        errors = {name: float(np.exp(_ERROR * generator.normal())) for name in sorted(names)}
-        power = float(np.exp(_ERROR * generator.normal()))
+        errors = {name: math.exp(_ERROR * generator.normal()) for name in sorted(names)}
+        power = math.exp(_ERROR * generator.normal())
         costs = [sample.costs.phases_ms for sample in prior_samples(prior, samples, spec, errors, power)]
         drawn, refit = torch.from_numpy(generator.exponential(size=data.weight.shape)).float(), deepcopy(network)
         phases_ms = torch.cat([torch.stack(costs), data.phases_ms[len(prior) :]])
@@ -419,7 +396,7 @@ def heldout_error(samples: Sequence[CostSample], spec: AcceleratorSpec) -> float
         predicted = learn(kept, spec, refits=0).placer.predict(held.task, held.placement)
         error_ms = (predicted.device_ms() - held.costs.device_ms()).abs()[held.costs.seen]
         errors += (error_ms / max(sample.overall_ms for sample in (*kept, held))).tolist()
-    return float(np.mean(errors)) if errors else float("nan")
+    return fmean(errors) if errors else math.nan
 
 
 def _divided(samples: Sequence[CostSample]) -> Iterator[tuple[list[CostSample], CostSample]]:
@@ -448,7 +425,6 @@ def prior_samples(
     Args:
         placed: samples of the placements, whose costs do not matter.
         observed: on as many devices.
-        spec: the preset.
         errors: factors by which it misjudges lookups of a table, by its name; None for 1.
         power: of costs around the mean device: below 1 if more is constant per device than it says.
     """
@@ -468,13 +444,13 @@ def prior_samples(
     return [replace(sample, costs=DeviceCosts((preset_ms(sample) / mean).pow(power) * scale)) for sample in placed]
 
 
-def _varied(sample: CostSample, number: int, generator: Generator) -> CostSample:
-    """The sample with tables elsewhere, devices more or less full; of those placements that fit, if any does."""
+def _varied(sample: CostSample, share: float, generator: Generator) -> CostSample:
+    """The sample with a share of its tables elsewhere, devices more or less full; as it is if no draw fits."""
     task, placement = sample.task, sample.placement
     favour = np.exp(generator.normal(0, _UNEVEN, task.num_devices))
     for _ in range(_TRIES):
         shardings = list(placement.tables)
-        for t in np.flatnonzero(generator.random(len(shardings)) < _MOVED[number % len(_MOVED)]):
+        for t in np.flatnonzero(generator.random(len(shardings)) < share):
             sharding = shardings[t]
             if sharding.is_by_columns:
                 where = generator.choice(task.num_devices, len(sharding.where), p=favour / favour.sum())

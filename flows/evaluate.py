@@ -132,13 +132,13 @@ def evaluate_placers(store: Store, training: str, iteration: int, *, current: st
         MeasurementError: a rank died or hung each time.
     """
     made_of, rival = trainings.read(store, training), champion_to_beat(store, training, iteration)
-    testbed, budget_ms = made_of.testbed, made_of.recipe.evaluation.budget_ms
+    testbed = made_of.testbed
     plan = current_plan(store, training, current)
     uri = None if rival is None else rival.uri
-    key = content_key(training, iteration, budget_ms, uri, plan and plan.to_json())
+    key = content_key(training, iteration, uri, plan and plan.to_json())
     with store_lock(store, f"training-{training}"), freeing_gpus():
         if not report_store.path(store, key).is_file():
-            candidate = checkpoints.placer(store, training, iteration, budget_ms)
+            candidate = checkpoints.placer(store, training, iteration)
             drawn = trainings.tasks_of(store, made_of, "test")
             spec = capacity(store, testbed).spec
             comparison = Comparison(

@@ -199,7 +199,7 @@ def register_candidate(store: Store, run: Run, report: EvaluationReport) -> Vers
         for step, figures in enumerate(checkpoints.history(store, training)[:iteration], start=1):
             run.log_metrics({name: figures.get(name) for name in CURVES}, step)
         made_of = trainings.read(store, training)
-        placer = checkpoints.placer(store, training, iteration, made_of.recipe.evaluation.budget_ms)
+        placer = checkpoints.placer(store, training, iteration)
         if isinstance(placer, DreamShardPlacer):  # AutoShard predicts forward and backward compute as one
             store.lake.write_estimates(placer, report.dataset, training, iteration)
         facts = _facts(store, made_of, placer.cost_network.measured_on, report)

@@ -122,13 +122,7 @@ class Rollout(NamedTuple):
 def rollout(
     policy: PolicyNetwork, episode: Episode, count: int = 1, generator: torch.Generator | None = None
 ) -> Rollout:
-    """Place every table.
-
-    Args:
-        policy: scores the devices.
-        episode: to be completed `count` times.
-        generator: to sample with; None for the greedy choices.
-    """
+    """Complete the episode `count` times; sampled with `generator`, greedy without."""
     noise = torch.zeros(count, *episode.allowed.shape)
     if generator is not None:  # Gumbel's, which turns the largest score into a sample of the softmax
         noise = -(-torch.rand(noise.shape, generator=generator).clamp(min=1e-20).log()).log()
@@ -246,12 +240,10 @@ def _place(
 
 
 class UpdateFigures(NamedTuple):
-    """Figures of one policy update.
+    """Figures of one policy update, means over its episodes.
 
-    Attributes:
-        loss: with its entropy bonus.
-        reward: minus the predicted cost in milliseconds, mean over the episodes; AutoShard's is the balance.
-        entropy: of a step in nats, mean over the steps.
+    The loss has its entropy bonus. The reward is minus the predicted cost in milliseconds, or AutoShard's balance. The
+    entropy is of a step, in nats.
     """
 
     loss: float
@@ -294,4 +286,4 @@ def update(
         overall_ms = episode.network.overall_ms(taken.loads)
     loss = policy_gradient_loss(log_prob, entropy, overall_ms, taken.feasible, entropy_weight)
     gradient_step(policy, optimizer, loss, "policy")
-    return UpdateFigures(float(loss.detach()), -float(overall_ms.mean()), float(entropy.detach().mean()))
+    return UpdateFigures(loss.item(), -overall_ms.mean().item(), entropy.mean().item())

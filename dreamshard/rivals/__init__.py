@@ -9,10 +9,7 @@ RIVALS = ("torchrec_planner", "torchrec_planner_columns")
 
 
 def rival(name: str, *, spec: AcceleratorSpec | None = None) -> Placer:
-    """The rival `name`.
-
-    Args:
-        spec: hardware, with the bandwidths that the planner assumes; None for TorchRec's defaults.
+    """The rival `name`, which assumes the bandwidths of `spec`, or TorchRec's defaults.
 
     Raises:
         ValueError: there is no such rival, or torchrec is not installed.

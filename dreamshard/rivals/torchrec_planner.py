@@ -116,21 +116,19 @@ class TorchRecPlanner:
 
     def topology(self, task: PlacementTask) -> Topology:
         """Devices on hosts; TorchRec counts bandwidths in bytes per millisecond."""
-        spec, bandwidths = self.spec, {}
+        spec, hardware = self.spec, HardwareConfig()
         if spec is not None:
-            bandwidths = {
-                "hbm_mem_bw": spec.memory_bytes_per_s / 1000,
-                "intra_host_bw": spec.link_bytes_per_s / 1000,
-                "inter_host_bw": spec.network_bytes_per_s / 1000,
-                "hbm_to_ddr_mem_bw": spec.host_bytes_per_s and spec.host_bytes_per_s / 1000,
-            }
-        return TopologyFactory.create_topology(
-            TrainerConfig(
-                world_size=task.num_devices, local_world_size=self._per_host(task), hbm_cap_bytes=task.memory_bytes
-            ),
-            HardwareConfig(**bandwidths),
-            KernelConfig(compute_device="cuda", use_hardware_based_bandwidth=True),
+            hardware = HardwareConfig(
+                hbm_mem_bw=spec.memory_bytes_per_s / 1000,
+                intra_host_bw=spec.link_bytes_per_s / 1000,
+                inter_host_bw=spec.network_bytes_per_s / 1000,
+                hbm_to_ddr_mem_bw=spec.host_bytes_per_s and spec.host_bytes_per_s / 1000,
+            )
+        hosts = TrainerConfig(
+            world_size=task.num_devices, local_world_size=self._per_host(task), hbm_cap_bytes=task.memory_bytes
         )
+        kernels = KernelConfig(compute_device="cuda", use_hardware_based_bandwidth=True)
+        return TopologyFactory.create_topology(hosts, hardware, kernels)
 
     def _per_host(self, task: PlacementTask) -> int:
         of_spec = self.spec.devices_per_node if self.spec else task.num_devices
@@ -180,8 +178,7 @@ def module_of(task: PlacementTask) -> EmbeddingBagCollection:
 
 def local_batch_size(task: PlacementTask) -> int:
     """Samples of each device: of the task's batch, or of the batch in which the tables' lookups were counted."""
-    tables, used = task.tables, task.tables.pooling_factor > 0
-    counted = float((tables.lookups[used] / tables.pooling_factor[used]).median()) if bool(used.any()) else 1.0
+    counted = float(task.tables.lookups.sum() / task.tables.pooling_factor.sum().clamp(min=1e-9))
     return max(1, round((task.batch_size or counted) / task.num_devices))
 
 

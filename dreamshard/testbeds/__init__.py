@@ -20,7 +20,6 @@ from dreamshard.hardware.accelerator import (
     hardware,
     is_hardware_file,
     preset_of,
-    read_hardware,
 )
 from dreamshard.testbeds.base import Capacity, DeviceType, MeasurementError, Testbed, TestbedSetup
 from dreamshard.testbeds.device import device_model
@@ -88,18 +87,15 @@ def open_testbed(name: str, setup: TestbedSetup, launched: Ranks | None = None) 
     return made
 
 
-def is_testbed(name: str, kind: str, hardware: str) -> bool:
+def is_testbed(name: str, kind: str, measured_on: str) -> bool:
     """Whether a testbed of this kind and hardware may be the one called `name`, as far as another machine can tell.
 
     `auto` and a custom testbed may be anything; only the worker knows the devices of `cluster` and `emulated`.
     """
-    named_kind, _, preset = name.partition(":")
+    named_kind, _, detail = name.partition(":")
     if named_kind not in ("cluster", "emulated", SIMULATED):
         return True
     if named_kind == SIMULATED:
-        preset = preset or DEFAULT_PRESET
-    if is_hardware_file(preset) and Path(preset).is_file():
-        preset = read_hardware(Path(preset)).name  # with a digest of its figures
-    elif preset not in PRESETS:
-        return kind == named_kind
-    return kind == named_kind and hardware.endswith(f" {preset}")
+        detail = detail or DEFAULT_PRESET
+    is_known = Path(detail).is_file() if is_hardware_file(detail) else detail in PRESETS
+    return kind == named_kind and (not is_known or measured_on.endswith(f" {hardware(detail).name}"))

@@ -44,8 +44,7 @@ class TestbedSetup:
         batch_size: training samples per pass.
         lookups: a batch of each table, by its name.
         seed: of measurement noise.
-        warmups: passes of a round before the timed ones, besides the step that proves that memory suffices.
-        repeats: timed passes of a round.
+        repeats: timed passes of a round, after the step that proves that memory suffices.
         timeout_s: time limit of a round.
         max_exchange_devices: most devices of an exchange measured alone, if more than of a task.
     """
@@ -54,7 +53,6 @@ class TestbedSetup:
     batch_size: int
     lookups: LookupSource
     seed: int = 0
-    warmups: int = 0
     repeats: int = 1
     timeout_s: float = 300.0
     max_exchange_devices: int = 0
@@ -99,7 +97,6 @@ class Testbed(Protocol):
             ValueError: the placement is not legal for the task, the task has too many devices, or the testbed cannot shard
                 tables that way.
         """
-        ...
 
     def measure_exchange(self, exchange: Exchange) -> ExchangeSample:
         """Measure one all-to-all of pooled vectors without tables, there and back.

@@ -83,13 +83,7 @@ CLOCKS = {
 
 
 class Device:
-    """Runs operators with cold caches, within the device's memory.
-
-    Args:
-        setup: how to measure.
-        device: a GPU, or the CPU.
-        num_ranks: ranks of this host, which share its memory and last-level cache.
-    """
+    """Runs operators with cold caches, within the device's memory; `num_ranks` ranks share the host's memory and cache."""
 
     def __init__(self, setup: TestbedSetup, device: torch.device, num_ranks: int = 1) -> None:
         self.setup, self.clock, self._num_ranks = setup, CLOCKS[device.type], num_ranks
@@ -108,7 +102,8 @@ class Device:
             ValueError: lookups are missing, of too few samples, or of a table of more rows.
         """
         if name not in self._lookups:
-            lookups, wanted = self.setup.lookups(name).first(self.setup.batch_size), self.setup.batch_size
+            wanted = self.setup.batch_size
+            lookups = self.setup.lookups(name).first(wanted)
             if lookups.batch_size < wanted:
                 raise ValueError(
                     f"lookups of {lookups.batch_size} samples cannot fill a batch of {wanted}; ingest the workload with a "
@@ -148,16 +143,16 @@ class Device:
         if self.device.type == "cuda":
             unused = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
             return torch.cuda.mem_get_info(self.device)[0] + unused
-        used, available = psutil.Process().memory_info().rss, int(psutil.virtual_memory().available)
-        share = machine_memory_bytes() // self._num_ranks - used
-        return int(max(0, min(share, available // self._num_ranks))) + len(self._weights)
+        share: int = machine_memory_bytes() // self._num_ranks - psutil.Process().memory_info().rss
+        available: int = psutil.virtual_memory().available // self._num_ranks
+        return max(0, min(share, available)) + len(self._weights)
 
     def foreign_bytes(self) -> int:
         """Memory of a GPU that other processes hold; 0 on a CPU."""
         if self.device.type == "cpu":
             return 0
         free, total = torch.cuda.mem_get_info(self.device)
-        return int(max(0, total - free - torch.cuda.memory_reserved(self.device) - CONTEXT_BYTES))
+        return max(0, total - free - torch.cuda.memory_reserved(self.device) - CONTEXT_BYTES)
 
     def flush(self) -> None:
         """Empty the caches."""
@@ -187,21 +182,26 @@ class DeviceTestbed(Testbed):
         if isinstance(timed, Infeasible):
             infeasible, timed = timed, np.zeros((0, task.num_devices, len(PHASES)))
         phases_ms, origin = self.summarised(timed, CLOCKS[self.device_type].name)
-        origin |= {"costs": DeviceCosts(phases_ms), "batch_size": self.setup.batch_size, "infeasible": infeasible}
-        return CostSample(task=task, placement=placement, **origin)
+        return CostSample(
+            task=task,
+            placement=placement,
+            costs=DeviceCosts(phases_ms),
+            batch_size=self.setup.batch_size,
+            infeasible=infeasible,
+            **origin,
+        )
 
     def summarised(self, timed: Floats, clock: str) -> tuple[Float[Tensor, "D P"], dict[str, Any]]:
         """Medians of timed passes `[R, D, P]`, zeros without any, and the fields of a `Measurement`."""
-        shown = timed if len(timed) else np.zeros((1, *timed.shape[1:]))
-        origin: dict[str, Any] = {"repeats": len(timed), "clock": clock}
-        origin |= {"testbed": self.name, "hardware": self.hardware, "versions": library_versions()}
-        return torch.from_numpy(np.median(shown, axis=0)).float(), origin
+        median = np.median(timed, axis=0) if len(timed) else np.zeros(timed.shape[1:])
+        origin = {"repeats": len(timed), "clock": clock, "testbed": self.name, "hardware": self.hardware}
+        return torch.from_numpy(median).float(), {**origin, "versions": library_versions()}
 
 
 def device_model(device_type: str) -> str:
     """Model of the first GPU, or of the processor."""
     if device_type == "cuda":
-        return str(torch.cuda.get_device_name(0))
+        return torch.cuda.get_device_name(0)
     match = re.search(r"^model name\s*: (.*)", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     return match[1].strip() if match else platform.machine()
 
@@ -213,7 +213,7 @@ def machine_memory_bytes(cgroups: Path = Path("/sys/fs/cgroup"), groups: Path = 
         cgroups: root of the control groups' files, of version 1 or 2.
         groups: file that names the groups of this process: `0::/path`, or `9:memory:/path` in version 1.
     """
-    total = int(psutil.virtual_memory().total)
+    total: int = psutil.virtual_memory().total
     with suppress(OSError):  # there are no control groups
         for line in groups.read_text().splitlines():
             _, controllers, name = line.split(":", 2)

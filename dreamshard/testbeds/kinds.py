@@ -24,12 +24,8 @@ from dreamshard.testbeds.step import measure_step, require_fbgemm, require_opera
 class SimulatedTestbed(Testbed):
     """Costs from the model in `roofline.py`; needs statistics of tables, but no lookups.
 
-    The same seed, task and placement give the same costs, in any order of measurements.
-
-    Args:
-        setup: its batch size and seed count.
-        spec: of the accelerator.
-        noise: relative standard deviation of each measured phase; 0 for the model's exact costs.
+    The same seed, task and placement give the same costs, in any order of measurements. `noise` is the relative standard
+    deviation of each measured phase; 0 gives the model's exact costs.
     """
 
     name = SIMULATED
@@ -59,11 +55,11 @@ class SimulatedTestbed(Testbed):
 
     def measure_exchange(self, exchange: Exchange) -> ExchangeSample:
         """See `Testbed`: the model's time with noise, drawn from the seed and the exchange."""
-        sent_bytes, per_host = exchange.sent_bytes, exchange.devices_per_host or self.spec.devices_per_node
-        most, mean = sent_bytes.double().max(), sent_bytes.double().mean()
-        exact = 1e3 * collective_s(most, len(sent_bytes), self.spec, per_host, mean_bytes=mean)
-        words: list[Any] = [self.setup.seed, self.spec.name, exchange.sent_bytes.tolist(), exchange.devices_per_host]
-        noisy = self._with_noise(exact.expand(len(sent_bytes), 2), words)  # [D, 2]
+        sent, per_host, count = exchange.sent_bytes.double(), exchange.devices_per_host, exchange.num_devices
+        hosts_of = per_host or self.spec.devices_per_node
+        exact = 1e3 * collective_s(sent.max(), count, self.spec, hosts_of, mean_bytes=sent.mean())
+        words = [self.setup.seed, self.spec.name, exchange.sent_bytes.tolist(), per_host]
+        noisy = self._with_noise(exact.expand(count, 2), words)  # [D, 2]
         return ExchangeSample(
             exchange=exchange,
             forward_ms=noisy[:, 0],
@@ -88,11 +84,7 @@ class EmulatedTestbed(DeviceTestbed):
     """Measures placements of any number of devices on one, for people with one who plan for many; starts no process.
 
     Compute is real: the operators of every device run one after another, on real lookups, with cold caches. Communication
-    follows from the links of a named accelerator.
-
-    Args:
-        device_type: of the one device; `cuda` is the current GPU.
-        target: accelerator whose links connect the devices.
+    follows from the links of the accelerator `target`.
 
     Raises:
         ValueError: fbgemm is not installed.
@@ -102,8 +94,7 @@ class EmulatedTestbed(DeviceTestbed):
 
     def __init__(self, setup: TestbedSetup, device_type: DeviceType, target: AcceleratorSpec) -> None:
         require_fbgemm()
-        self.setup, self.target = setup, target
-        self.device_type: DeviceType = device_type
+        self.setup, self.device_type, self.target = setup, device_type, target
         self.hardware = self.links = f"{device_model(device_type)} for each device, links of {target.name}"
         self._device: Device | None = None
 
@@ -136,7 +127,7 @@ class EmulatedTestbed(DeviceTestbed):
         if self.device_type == "cpu":
             return Capacity(kind="cpu", memory_bytes=machine_memory_bytes())
         properties = torch.cuda.get_device_properties(0)
-        return Capacity(kind="gpu", memory_bytes=int(properties.total_memory), spec=preset_of(properties.name))
+        return Capacity(kind="gpu", memory_bytes=properties.total_memory, spec=preset_of(properties.name))
 
     def close(self) -> None:
         """Free the device's memory."""
@@ -148,10 +139,9 @@ class EmulatedTestbed(DeviceTestbed):
 class ClusterTestbed(DeviceTestbed):
     """Measures placements and exchanges on ranks that start with the first measurement and stay up until `close`.
 
-    After an error all ranks are ended; open the testbed again for new ones.
+    After an error all ranks are ended; open the testbed again for new ones. The setup's lookups are pickled for the ranks.
 
     Args:
-        setup: its lookups are pickled for the ranks.
         device_type: of the ranks; None for GPUs unless there is none at all.
         ranks: of a launcher of many hosts, which stay up; None for this host's own.
 
@@ -167,7 +157,7 @@ class ClusterTestbed(DeviceTestbed):
         if ranks is not None:
             num_gpus = sum(rank.gpu is not None for rank in ranks.layout.ranks)
         self.setup, self.ranks, self._is_local = setup, ranks, ranks is None
-        self.device_type: DeviceType = device_type or ("cuda" if num_gpus else "cpu")
+        self.device_type = device_type or ("cuda" if num_gpus else "cpu")
         self._on_gpu = self.device_type == "cuda"
         if self._on_gpu and ranks is None and num_gpus < most:
             raise ValueError(

@@ -18,7 +18,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import cache
 from itertools import count
@@ -47,9 +47,6 @@ GRACE_S = 5.0
 """For ranks to answer for themselves, once one has failed or its time is over."""
 OVER, DONE, FAILED = "over", "done", "failed"
 
-Numbers = tuple[int, ...]
-"""Of ranks."""
-
 
 @dataclass(frozen=True)
 class Rank:
@@ -59,8 +56,7 @@ class Rank:
         number: among all ranks, from 0.
         host: name of the machine, or of its stand-in.
         processor: model of the CPU, with the number of its cores.
-        gpu: model of the GPU that this rank would use; None if it has none.
-        gpu_bytes: memory of the GPU.
+        gpu: model of the GPU that this rank would use, with memory of `gpu_bytes`; None if it has none.
     """
 
     number: int
@@ -94,7 +90,7 @@ class Layout:
 
     @property
     def pattern(self) -> list[int]:
-        """Ranks of each host, and so which devices share one."""
+        """Ranks of each host."""
         return list(Counter(rank.host for rank in self.ranks).values())
 
     @property
@@ -113,12 +109,11 @@ class Layout:
         Raises:
             ValueError: there are too few ranks or hosts for the task.
         """
-        chosen, ranks_per_host = self.ranks, self.devices_per_host
+        chosen, ranks_per_host, wanted = self.ranks, self.devices_per_host, ""
         if devices_per_host is not None:
-            per_host = min(devices_per_host, num_devices)
+            per_host, wanted = min(devices_per_host, num_devices), f" at {devices_per_host} per host"
             chosen = tuple(rank for d, rank in enumerate(self.ranks) if d % ranks_per_host < per_host <= ranks_per_host)
         if len(chosen) < num_devices:
-            wanted = "" if devices_per_host is None else f" at {devices_per_host} per host"
             raise ValueError(
                 f"{num_devices} devices{wanted} are requested, but there are {len(self.ranks)} ranks at {ranks_per_host} per "
                 "host; request fewer, or start more (docs/many-hosts.md)"
@@ -161,29 +156,21 @@ class Job:
     """A measurement, which every rank receives.
 
     Attributes:
-        setup: how to measure.
         members: ranks that take part, by device; the others do nothing.
         measured: an all-to-all, or the shards of all devices.
     """
 
     device_type: DeviceType
     setup: TestbedSetup
-    members: Numbers
+    members: tuple[int, ...]
     measured: Exchange | Shards
 
 
 class Launcher:
-    """Starts ranks, each of which calls `serve`; here in processes of this host.
-
-    Args:
-        num_ranks: of all.
-        on_gpu: whether they run on GPUs.
-
-    Attributes:
-        address: of this host, at which ranks reach the driver.
-    """
+    """Starts ranks, each of which calls `serve`; here in processes of this host."""
 
     address = "127.0.0.1"
+    """Of this host, at which ranks reach the driver."""
 
     def __init__(self, num_ranks: int, *, on_gpu: bool) -> None:
         self.num_ranks, self.on_gpu, self._num_processes = num_ranks, on_gpu, num_ranks
@@ -199,19 +186,20 @@ class Launcher:
 
     def exits(self) -> Mapping[int, str]:
         """How ranks have died, by number, as far as the launcher can tell."""
-        ended = {}
-        for number, process in enumerate(self._processes):
-            if code := process.exitcode:
-                memory = ", as when memory runs out" if code == -signal.SIGKILL else ""
-                killed = code < 0 and f"it was killed by {signal.Signals(-code).name}{memory}"
-                ended[number] = killed or f"it exited with code {code}"
-        return ended
+        return {number: _death(process.exitcode) for number, process in enumerate(self._processes) if process.exitcode}
 
     def end(self) -> None:
         """End all ranks."""
         for process in self._processes:
             process.kill()
             process.join()
+
+
+def _death(code: int) -> str:
+    if code > 0:
+        return f"it exited with code {code}"
+    memory = ", as when memory runs out" if code == -signal.SIGKILL else ""
+    return f"it was killed by {signal.Signals(-code).name}{memory}"
 
 
 class Ranks:
@@ -263,7 +251,7 @@ class Ranks:
         Raises:
             RankFailure: a rank failed first; all have ended.
         """
-        missing = self._missing(what, timeout_s, lambda: self._store.check([FAILED]) or bool(self.launcher.exits()))
+        missing = self._missing(what, timeout_s, lambda: self._store.check([FAILED]) or self.launcher.exits())
         if missing:
             raise self._end(FAILED, RankFailure(missing[0], f"no answer within {timeout_s:g} s"))
         return [_taken(self._store, f"{what}/{number}") for number in range(self.launcher.num_ranks)]
@@ -272,9 +260,9 @@ class Ranks:
         """End all ranks; returns which is at fault: one that has died, else a silent one, else the one that reported."""
         self.failure = otherwise
         self._store.set(OVER, how)
-        silent, exits = self._missing("alive", GRACE_S, lambda: bool(self.launcher.exits())), self.launcher.exits()
-        if exits:
-            self.failure = RankFailure(min(exits), exits[min(exits)])
+        silent = self._missing("alive", GRACE_S, self.launcher.exits)
+        if exits := self.launcher.exits():
+            self.failure = RankFailure(*min(exits.items()))
         elif silent:
             self.failure = RankFailure(silent[0], "it died without a report")
         elif self._store.check([FAILED]):
@@ -282,7 +270,7 @@ class Ranks:
         self.launcher.end()
         return self.failure
 
-    def _missing(self, what: str, timeout_s: float, is_over: Callable[[], bool]) -> list[int]:
+    def _missing(self, what: str, timeout_s: float, is_over: Callable[[], object]) -> list[int]:
         """Ranks that have put nothing under `what` after this time, or once all `is_over`.
 
         A wait in the store would warn each time that it gives up.
@@ -337,10 +325,8 @@ def serve(number: int, num_ranks: int, meeting: str, local_rank: int | None) -> 
     """Do the driver's jobs until it ends the ranks; does not return, since the process ends then.
 
     Args:
-        number: of this rank.
-        num_ranks: of all.
         meeting: `host:port` of the driver's store.
-        local_rank: number of its GPU on the host; None if it uses none.
+        local_rank: number of this rank's GPU on the host; None if it uses none.
     """
     torch.set_num_threads(1)
     address, _, port = meeting.rpartition(":")
@@ -394,7 +380,7 @@ class _Worker:
             place = torch.device(f"cuda:{self.gpu}")
             torch.cuda.set_device(place)
         teams = Teams(self._group(members[None], place))
-        if isinstance(measured, Shards) and bool(measured.is_any(*ON_ONE_HOST).any()):
+        if isinstance(measured, Shards) and measured.is_any(*ON_ONE_HOST).any():
             hosts = members.view(-1, measured.devices_per_host)
             teams = Teams(teams.everyone, self._group(hosts, place), self._group(hosts.T, place))
         if self.number not in job.members:
@@ -413,7 +399,7 @@ class _Worker:
 
 
 @cache
-def _group_of(members: Numbers, place: torch.device) -> dist.ProcessGroup:
+def _group_of(members: tuple[int, ...], place: torch.device) -> dist.ProcessGroup:
     """Ranks that exchange; every rank of the job loop calls this, once, whether it is a member or not."""
     on_cuda = place.type == "cuda"
     group: dist.ProcessGroup = dist.new_group(
@@ -428,11 +414,11 @@ def _group_of(members: Numbers, place: torch.device) -> dist.ProcessGroup:
 
 def describe_rank(number: int, gpu: int | None) -> Rank:
     """A rank in this process, on this GPU."""
-    host, processor = os.environ.get(HOST, socket.gethostname()), f"{device_model('cpu')} x{os.cpu_count()}"
+    rank = Rank(number, os.environ.get(HOST, socket.gethostname()), f"{device_model('cpu')} x{os.cpu_count()}")
     if gpu is None:
-        return Rank(number, host, processor)
+        return rank
     properties = torch.cuda.get_device_properties(gpu)
-    return Rank(number, host, processor, str(properties.name), int(properties.total_memory))
+    return replace(rank, gpu=properties.name, gpu_bytes=properties.total_memory)
 
 
 def _listen(store: Store, number: int) -> None:

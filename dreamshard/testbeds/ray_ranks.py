@@ -80,9 +80,7 @@ _running: list[Ranks] = []
 def ray_ranks(num_ranks: int, device_type: DeviceType | None) -> Ranks:
     """Ranks on a Ray cluster, which stay until they fail, this process ends or others are requested.
 
-    Args:
-        num_ranks: as many as devices.
-        device_type: None for GPUs, unless the cluster has none at all.
+    Without `device_type` they are on GPUs, unless the cluster has none at all.
 
     Raises:
         ConnectionError: the cluster could not be reached, or a rank did not start.

@@ -53,13 +53,9 @@ def measure_in_rounds(
 
     Args:
         measures: measures a placement in the round of this number.
-        samples: of each placement, those of its rounds so far, which a resumed run has; new ones are appended.
-        limits: when to stop.
+        samples: of each placement, those of its rounds so far, which a resumed run has; new ones are appended. Returned.
         generator: draws the orders.
         are_compared: all get the same number of rounds, until those of all agree, since a further one can only lower a cost.
-
-    Returns:
-        The samples.
     """
     for number in range(limits.most if samples else 0):
         for k in torch.randperm(len(samples), generator=generator).tolist():

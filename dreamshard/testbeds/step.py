@@ -11,7 +11,7 @@ as many samples, the first ones on one more if need be. Collectives that need eq
 
 import importlib.util
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple, get_args
@@ -52,12 +52,9 @@ _EXCHANGED: dict[ShardingType, str] = {
 
 @dataclass(frozen=True)
 class RankOperator:
-    """One operator of shards that are exchanged alike, of one precision and cached alike.
+    """One operator of `shards` (numbers among the rank's) that are exchanged alike, of one precision and cached alike.
 
-    Attributes:
-        shards: numbers of its shards among the rank's, in the order of its columns.
-        module: of fbgemm.
-        lookups: of the whole batch, or of the rank's samples if they are copies.
+    Its lookups are of the whole batch, or of the rank's samples if the shards are copies.
     """
 
     shards: list[int]
@@ -187,9 +184,7 @@ class RankOperators:
 class DenseOptimizer:
     """The dense optimizer of data-parallel tables: one step by the gradient that an all-reduce summed; state starts at zero.
 
-    Args:
-        weights: `[W]` of all tables, flat, with their gradient.
-        shapes: rows and columns of each.
+    `weights` `[W]` are those of all tables, flat; `shapes` are rows and columns of each table.
     """
 
     def __init__(self, weights: torch.nn.Parameter, shapes: list[tuple[int, int]], optimizer: Optimizer) -> None:
@@ -257,12 +252,9 @@ def require_operators(shards: Shards, device_type: str) -> None:
 
 
 class Teams(NamedTuple):
-    """The groups of ranks that one rank exchanges among.
+    """The groups of ranks that one rank exchanges among; rank `d` of `everyone` is device `d`.
 
-    Attributes:
-        everyone: all ranks of the placement; rank `d` of them is device `d`.
-        host: ranks that share rows of tables on one host; None if there are no such tables.
-        across: ranks of equal number on all hosts.
+    If tables are sharded by rows on one host, its ranks are `host`, and the ranks of equal number on all hosts `across`.
     """
 
     everyone: Group
@@ -311,8 +303,8 @@ def measure_step(shards: Shards, device: Device, rank: int, teams: Teams | None 
     )
     misfit = None
     if built is None:
-        sizes = {"free_bytes": device.free_bytes(), "foreign_bytes": device.foreign_bytes()}
-        misfit = Infeasible(device=rank, asked_bytes=asked_bytes, **sizes)
+        free, foreign = device.free_bytes(), device.foreign_bytes()
+        misfit = Infeasible(device=rank, asked_bytes=asked_bytes, free_bytes=free, foreign_bytes=foreign)
     misfits = [misfit]
     if everyone is not None:
         misfits *= everyone.size()
@@ -335,7 +327,7 @@ def measure_step(shards: Shards, device: Device, rank: int, teams: Teams | None 
             backward_ms += device.clock.compute(operators.dense.step)[1]
         return forward_ms, forward_comm_ms, backward_comm_ms, backward_ms
 
-    return _passes(device, once)
+    return np.array([once() for _ in range(device.setup.repeats)])
 
 
 def measure_exchange(exchange: Exchange, device: Device, team: Group) -> Floats:
@@ -357,13 +349,7 @@ def measure_exchange(exchange: Exchange, device: Device, team: Group) -> Floats:
         device.flush()
         return [_timed(work, team, device) for work in both]
 
-    return _passes(device, once)
-
-
-def _passes(device: Device, once: Callable[[], Sequence[float]]) -> Floats:
-    """`[R, P]` milliseconds of each timed pass."""
-    warmups, repeats = device.setup.warmups, device.setup.repeats
-    return np.array([once() for _ in range(warmups + repeats)][warmups:])
+    return np.array([once() for _ in range(device.setup.repeats)])
 
 
 def _timed(work: Work, team: Group | None, device: Device) -> float:

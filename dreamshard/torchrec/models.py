@@ -260,16 +260,18 @@ def open_model(config: WorkloadConfig) -> Workload:
     model = tables_of(call(config.source, "there is no model"))
     if config.batches is not None:
         model = record(model, call(config.batches, "there are no batches"), num_samples=config.batch_size)
-    recorded, tables, notes = model.lookups, model.tables, model.notes
+    recorded, notes = model.lookups, model.notes
     if any((detail.precision, detail.optimizer or "sgd") != ("fp32", "sgd") for detail in model.details):
         notes += ("a dataset keeps no types of weights and no optimizers: training takes the recipe's",)
-    sizes = zip(tables.names, model.details, tables.pooling_factor.tolist(), strict=True)
     tokens = {
         name: digest(lookups.indices.numpy().tobytes() + lookups.offsets.numpy().tobytes())
         for name, lookups in recorded.items()
     }
     samples = max((lookups.batch_size for lookups in recorded.values()), default=0)
-    listed = [replace(table, name=name, pooling_factor=pooling) for name, table, pooling in sizes]
+    listed = [
+        replace(table, name=name, pooling_factor=pooling)
+        for (name, table), pooling in zip(model.by_name.items(), model.tables.pooling_factor.tolist(), strict=True)
+    ]
     return listed_workload(config, listed, lambda table, _: recorded[table.name], tokens, samples, notes)
 
 

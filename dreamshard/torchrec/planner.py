@@ -7,7 +7,6 @@ often rows are looked up again.
 
 import logging
 import math
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
@@ -49,6 +48,7 @@ from dreamshard.search import RooflinePlacer, SearchingPlacer
 from dreamshard.search.costs import RooflineCosts
 from dreamshard.tables import SHARDING_TYPES, ModelTable, Placement, Tables
 from dreamshard.tasks import Activations, NoPlacementError, PlacementTask, Placer, Shards
+from dreamshard.testbeds.device import machine_memory_bytes
 from dreamshard.torchrec.models import Sharders, discover
 from dreamshard.torchrec.plans import CACHED, check_given, narrowed, per_feature, sharding_options, shards_of
 from dreamshard.workloads import ModelTables, model_tables
@@ -149,9 +149,7 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
     def __post_init__(self) -> None:
         self.topology = self.topology or _own_topology()
         self.batch_size = self.batch_size or BATCH_SIZE
-        self.storage_reservation = self.storage_reservation or HeuristicalStorageReservation(
-            0.15
-        )  # as TorchRec's planner
+        self.storage_reservation = self.storage_reservation or HeuristicalStorageReservation(0.15)  # as TorchRec's
         self.stats = [EmbeddingStats()] if self.stats is None else self.stats
         self.constraints = dict(self.constraints or {})
 
@@ -210,10 +208,10 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
             ValueError: the costs are of something else, and the planner is strict.
         """
         placer, has_gpu = self.placer, self.topology.compute_device == "cuda" and torch.cuda.is_available()
+        if not isinstance(placer, SearchingPlacer):
+            return placer
         spec = preset_of(torch.cuda.get_device_name()) if has_gpu else None
-        warning = ""
-        if isinstance(placer, SearchingPlacer):
-            _, warning = placer.differences(task, spec.name if spec else None)
+        _, warning = placer.differences(task, spec.name if spec else None)
         if not warning:
             return placer
         if self.strict:
@@ -360,7 +358,7 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
         samples = task.activations.batch_size
         if samples >> (32 - count.bit_length()):  # an operator numbers both in 32 bits together (FBGEMM 6236)
             logger.warning("dreamshard: fbgemm may lack bits for %d samples of %d features; use fewer", samples, count)
-        if self.pipeline != "prefetch" and bool(shards.in_host.any()):
+        if self.pipeline != "prefetch" and shards.in_host.any():
             logger.warning("dreamshard: cached tables need PrefetchTrainPipelineSparseDist and pipeline='prefetch'")
         for device, needed in zip(self.topology.devices, shards.per_device(shards.host_bytes).tolist(), strict=True):
             if needed > device.storage.ddr:
@@ -382,7 +380,7 @@ def _own_topology() -> Topology:
         dist.get_world_size(),
         device,
         hbm_cap=torch.cuda.get_device_properties().total_memory if device == "cuda" else None,
-        ddr_cap=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // ranks,
+        ddr_cap=machine_memory_bytes() // ranks,
         local_world_size=ranks,
         pod_size=get_topology_group_world_size() // ranks,
     )

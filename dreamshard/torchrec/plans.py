@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from itertools import chain, pairwise
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -45,6 +45,7 @@ from dreamshard.tables import (
     Placement,
     ShardingType,
     Tables,
+    even_columns,
     padded_dim,
 )
 from dreamshard.tasks import PlacementTask, Shards
@@ -91,13 +92,12 @@ def sharding_options(
     constraints: Mapping[str, ParameterConstraints] | None = None,
     batch_size: int = BATCH_SIZE,
 ) -> list[ShardingOption]:
-    """`placement` as the options that TorchRec's planner would have selected; `tables` are in its order.
+    """`placement` as the options that TorchRec's planner would have selected; `tables`, as the model has them, in its order.
 
     The plan has a table's real columns if the placement has them rounded up to a multiple of 4.
 
     Args:
         placement: device `d` is rank `d`.
-        tables: as the model has them.
         model: may be on the `meta` device.
         constraints: TorchRec's own, by its name of a table; `cache_params` get the placement's load factor.
         batch_size: samples per rank.
@@ -214,16 +214,16 @@ def reshard_delta(old: ShardingPlan, new: ShardingPlan) -> dict[str, tuple[float
         changed = {name: spec for name, spec in module.items() if spec != before[name]}
         for name, spec in changed.items():
             was, kind, ranks = before[name].sharding_type, spec.sharding_type, spec.ranks
-            both = (
-                (before[name], spec) if was == kind and kind in ON_ONE_DEVICE and len(set(ranks)) == len(ranks) else ()
-            )
+            is_movable = was == kind and kind in ON_ONE_DEVICE and len(set(ranks)) == len(ranks)
+            both = (before[name], spec) if is_movable else ()
             if len({shard.shard_sizes[1] for table in both for shard in table.sharding_spec.shards}) != 1:
                 raise ValueError(
                     f"TorchRec cannot reshard {f'{path}.{name}'.lstrip('.')!r} from {was} to {kind} on ranks {ranks}; keep "
                     "its sharding type, widths and one shard per rank, or restart"
                 )
-        weights = sum(math.prod(shard.shard_sizes) for spec in changed.values() for shard in spec.sharding_spec.shards)
         if changed:
+            shards = chain.from_iterable(spec.sharding_spec.shards for spec in changed.values())
+            weights = sum(math.prod(shard.shard_sizes) for shard in shards)
             delta[path] = weights * 4 / 2**20, EmbeddingModuleShardingPlan(changed)
     return delta
 
@@ -329,8 +329,7 @@ def _planned(called: str, spec: _Parameter, tables: Tables | None, ranks: int, p
         size = tables.named([called])
         rows, dim = int(size.rows), int(size.dim)
         starts = (spec.ranks or [0])[::step] if kind in SPLIT_BY_COLUMNS else (spec.ranks or [0])[:1]
-        ends = [dim * part // len(starts) for part in range(len(starts))] + [dim]
-        first = dict(zip(pairwise(ends), starts, strict=True))
+        first = dict(zip(even_columns(dim, len(starts)), starts, strict=True))
     ranges = sorted(first)
     planned = PlannedTable(
         sharding_type=kind,
@@ -363,9 +362,6 @@ def _ranks_per_host(parameters: Sequence[_Parameter]) -> int | None:
     return per_host or None
 
 
-_GENERAL = (SHARDING_TYPES, ON_ONE_DEVICE)  # choices that name no single types
-
-
 def narrowed(
     constraints: Constraints,
     tables: Mapping[str, ModelTable],
@@ -381,7 +377,6 @@ def narrowed(
     these are used only if a constraint names them. So is a grid if `given` is, as by TorchRec's planner.
 
     Args:
-        constraints: dreamshard's own.
         tables: of the model, by their names in the task.
         device_type: of the ranks: `cuda` or `cpu`.
         sharders: of the model's collections; TorchRec's own if None. A table of a collection without a sharder counts as one
@@ -406,7 +401,8 @@ def narrowed(
         usual = EmbeddingCollection if table.pooling == "none" else EmbeddingBagCollection
         sharder = offers.get(table.collection) or offers[class_name(usual)]
         allowed = constraints.sharding_types_for(name)
-        is_named = limits.sharding_types or name in constraints.sharding_types_of or allowed not in _GENERAL
+        is_general = allowed in (SHARDING_TYPES, ON_ONE_DEVICE) and name not in constraints.sharding_types_of
+        is_named = limits.sharding_types or not is_general
         is_processed = "FeatureProcessed" in table.collection
         rare: dict[ShardingType, bool] = {
             "grid_shard": given is not None or is_processed,
@@ -424,8 +420,8 @@ def narrowed(
         kernels = {*(limits.compute_kernels or ("fused", "dense", CACHED))}
         offered = sharder.sharding_types(device_type)
         # a sharder may offer none of the usual types
-        for usual in (allowed,) if is_named else (allowed, SHARDING_TYPES):
-            types = [kind for kind in usual if kind in (limits.sharding_types or usual) and kind not in left_out]
+        for choice in (allowed,) if is_named else (allowed, SHARDING_TYPES):
+            types = [kind for kind in choice if kind in (limits.sharding_types or choice) and kind not in left_out]
             usable = {
                 kind: kernels & {*sharder.compute_kernels(kind, device_type)} for kind in types if kind in offered
             }

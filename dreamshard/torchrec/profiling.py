@@ -43,15 +43,10 @@ def profiled_steps(
             asdict(detail) | {"name": stats.names[t]} | {name: values[t] for name, values in counted.items()}
             for t, detail in enumerate(tables.details)
         ]
-        job = {
-            "model": type(dmp.module).__name__,
-            "batch_size": batch_size * ranks,
-            "versions": dict(library_versions()),
-        }
-        plan = current_plan(
-            dmp.plan, stats, num_devices=ranks, devices_per_host=get_topology_group_world_size()
-        ).to_json()
-        for name, text in {"plan": plan, "tables": json.dumps(listed), "job": json.dumps(job)}.items():
+        model, per_host = type(dmp.module).__name__, get_topology_group_world_size()
+        job = {"model": model, "batch_size": batch_size * ranks, "versions": dict(library_versions())}
+        plan = current_plan(dmp.plan, stats, num_devices=ranks, devices_per_host=per_host)
+        for name, text in {"plan": plan.to_json(), "tables": json.dumps(listed), "job": json.dumps(job)}.items():
             with _writing(str(folder), f"{name}.json") as temporary:
                 temporary.write_text(text, encoding="utf-8")
 
@@ -61,9 +56,8 @@ def profiled_steps(
             Path(f"{temporary}.gz").replace(temporary)
 
     activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * torch.cuda.is_available()
-    when = schedule(
-        skip_first=1, wait=0, warmup=2, active=steps, repeat=1
-    )  # the profiler itself starts in the first three
+    # the profiler itself starts in the first three
+    when = schedule(skip_first=1, wait=0, warmup=2, active=steps, repeat=1)
     with profile(activities=activities, schedule=when, on_trace_ready=write) as profiler:
         yield profiler
 

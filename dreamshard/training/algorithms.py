@@ -54,13 +54,7 @@ _UNBALANCED_SPREAD = 1.7  # of the logarithm of a device's share of tables, in e
 
 @dataclass
 class TrainingState:
-    """Everything a run needs to continue.
-
-    Attributes:
-        iteration: rounds completed.
-        cost_optimizer: of the cost network, as `policy_optimizer` is of the policy.
-        generator: the only source of randomness.
-    """
+    """Everything that a run needs to continue after `iteration` rounds; `generator` is its only source of randomness."""
 
     config: TrainingConfig
     normaliser: Normaliser
@@ -240,29 +234,31 @@ class TrainingAlgorithm:
             torch.save(rest, temporary)
 
 
-_ALGORITHMS = (
-    TrainingAlgorithm(),
-    TrainingAlgorithm(
-        name="paper",
-        networks=lambda _: (PaperCostNetwork(), PolicyNetwork()),
-        normaliser=lambda _: Normaliser.per_task(),
-        made=partial(DreamShardPlacer, inference="policy"),
-        uses_exchanges=False,
-        least_rate=0.0,
-        coasts=True,  # one Adam of both networks; before torch 2, `zero_grad` left gradients of 0, which Adam steps by
-        update=partial(mdp.update, masks=False),
-    ),
-    TrainingAlgorithm(
-        name="autoshard",  # placers balance compute, whatever all-to-alls cost
-        networks=lambda _: (ComputeCostNetwork(), AutoShardPolicy()),
-        made=AutoShardPlacer,
-        uses_exchanges=False,
-        rollout=autoshard.rollout,
-        update=autoshard.update,
-        updates=1.5,
-    ),
-)
-TRAINING_ALGORITHMS: dict[str, TrainingAlgorithm] = {algorithm.name: algorithm for algorithm in _ALGORITHMS}
+TRAINING_ALGORITHMS: dict[str, TrainingAlgorithm] = {
+    algorithm.name: algorithm
+    for algorithm in (
+        TrainingAlgorithm(),
+        TrainingAlgorithm(
+            name="paper",
+            networks=lambda _: (PaperCostNetwork(), PolicyNetwork()),
+            normaliser=lambda _: Normaliser.per_task(),
+            made=partial(DreamShardPlacer, inference="policy"),
+            uses_exchanges=False,
+            least_rate=0.0,
+            coasts=True,  # one Adam of both networks; before torch 2, `zero_grad` left gradients of 0: Adam steps by them
+            update=partial(mdp.update, masks=False),
+        ),
+        TrainingAlgorithm(
+            name="autoshard",  # placers balance compute, whatever all-to-alls cost
+            networks=lambda _: (ComputeCostNetwork(), AutoShardPolicy()),
+            made=AutoShardPlacer,
+            uses_exchanges=False,
+            rollout=autoshard.rollout,
+            update=autoshard.update,
+            updates=1.5,
+        ),
+    )
+}
 
 
 def train(
@@ -272,8 +268,7 @@ def train(
 
     Args:
         pool: tables of the tasks.
-        tasks: whose placements are measured.
-        testbed: that measures them.
+        testbed: measures placements of the tasks.
         config: of the rounds; by default ten of ten placements.
         seed: of everything random.
 

@@ -117,13 +117,7 @@ class AutoShardPolicy(nn.Module):
     def logits(
         self, states: Float[Tensor, "*B H"], sums: Float[Tensor, "*C D L"], known: Float[Tensor, "*C D I"]
     ) -> Float[Tensor, "*C D"]:
-        """Score of each device.
-
-        Args:
-            states: of the steps.
-            sums: latents summed over each device's tables.
-            known: `DEVICE_INPUTS` of each device.
-        """
+        """Score of each device, by the latents summed over its tables, and its `DEVICE_INPUTS`."""
         devices, state = torch.cat([sums, self.device(known)], dim=-1), states[..., None, :]  # [*C, D, H]
         of_state, of_device, of_both = self.first.weight.split(devices.shape[-1], dim=1)
         hidden = devices @ of_device.T + (state * devices) @ of_both.T + (state @ of_state.T + self.first.bias)
@@ -203,9 +197,9 @@ def update(
     for part in zip(*(value.split(episodes) for value in taken), strict=True):
         loss, entropy = actor_critic_loss(policy, episode, AutoShardRollout(*part), entropy_weight)
         gradient_step(policy, optimizer, loss, "policy", _MAX_GRADIENT_NORM)
-        losses.append(float(loss.detach()))
+        losses.append(loss.item())
         entropies.append(entropy)
-    return UpdateFigures(fmean(losses), float(taken.reward.mean()), fmean(entropies))
+    return UpdateFigures(fmean(losses), taken.reward.mean().item(), fmean(entropies))
 
 
 def actor_critic_loss(
@@ -228,7 +222,7 @@ def actor_critic_loss(
         + _VALUE_WEIGHT * 0.5 * (target.values - values).square().sum()
         - entropy_weight * entropy.sum()
     )
-    return loss, float(entropy.detach().mean())
+    return loss, entropy.mean().item()
 
 
 class VTrace(NamedTuple):
@@ -253,10 +247,8 @@ def vtrace(
     """Targets for whole episodes, undiscounted, with importance weights truncated at 1; nothing follows the last step.
 
     Args:
-        behaviour_log_prob: of each action under the policy that took it.
-        target_log_prob: under the policy that learns.
-        rewards: after each action.
-        values: estimated before each action by the network that learns.
+        behaviour_log_prob: of each action under the policy that took it, the target's under the one that learns.
+        values: estimated before each action, `rewards` come after it.
     """
     weight = (target_log_prob - behaviour_log_prob).exp().clamp(max=1)  # [B, T]
     after = nn.functional.pad(values[:, 1:], (0, 1))

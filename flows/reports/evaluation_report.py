@@ -16,7 +16,7 @@ from dreamshard.evaluation import (
     PairedComparison,
     paired_comparison,
     placement_identity,
-    prediction_figures,
+    prediction_error,
 )
 from dreamshard.search import DreamShardPlacer
 from dreamshard.tasks import Shards
@@ -59,7 +59,7 @@ def make_report(
     }
     identities = [placement_identity(row.task, plan) for row, plan in placed]
     is_unseen = [identity not in known for identity in identities]
-    errors = {name: _finite(prediction_figures([*compress(of, is_unseen)])[0]) for name, of in priced.items()}
+    errors = {name: _finite(prediction_error([*compress(of, is_unseen)])) for name, of in priced.items()}
     figures = [_figures(name, rows, model, priced, errors.get(name)) for name in names]
     predicted = zip(priced.get(others.get("candidate", CANDIDATE), ()) if model else (), identities, strict=False)
     return EvaluationReport(

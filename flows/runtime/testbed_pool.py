@@ -104,8 +104,6 @@ def open_reference(store: Store, reference: TestbedReference) -> Testbed:
         batch_size=reference.batch_size,
         lookups=store.lake.lookup_source(reference.dataset) if reference.dataset else LookupFiles({}),
         seed=reference.seed,
-        warmups=measure.warmups,
-        repeats=measure.repeats,
         timeout_s=measure.timeout_s,
         max_exchange_devices=max(measure.exchange_devices, default=0),
     )

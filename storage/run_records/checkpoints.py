@@ -8,7 +8,6 @@ all, on a disk as on an object store.
 import io
 import zipfile
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -63,11 +62,10 @@ def load(store: Store, key: str, name: str) -> TrainingState:
         return load_state(Path(scratch))
 
 
-def placer(store: Store, key: str, iteration: int, budget_ms: float | None) -> TrainedPlacer:
-    """The placer at the end of the iteration, with `budget_ms` for its search."""
+def placer(store: Store, key: str, iteration: int) -> TrainedPlacer:
+    """The placer at the end of the iteration."""
     state = load(store, key, iteration_name(iteration))
-    trained = TRAINING_ALGORITHMS[state.config.algorithm].placer(state)
-    return replace(trained, budget_ms=budget_ms)
+    return TRAINING_ALGORITHMS[state.config.algorithm].placer(state)
 
 
 def iteration_name(iteration: int) -> str:

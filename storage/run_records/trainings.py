@@ -86,7 +86,7 @@ class TestbedReference:
         batch_size: training samples per pass.
         dataset: version of the tables whose lookups are run.
         seed: seed of everything that the testbed draws.
-        measure: warm-ups, repeats and the timeout.
+        measure: rounds and the timeout.
     """
 
     __test__ = False  # not a pytest class
@@ -198,9 +198,9 @@ class Training:
     @cached_property
     def costs_setting(self) -> tuple[Any, ...]:
         """Everything besides its tables that its costs depend on, and its algorithm: trainings alike can share samples."""
-        tasks, measure, algorithm = self.recipe.tasks, self.testbed.measure, self.recipe.training.algorithm
+        tasks, algorithm = self.recipe.tasks, self.recipe.training.algorithm
         step = (tasks.precision, tasks.optimizer, self.testbed.batch_size)
-        return (algorithm, self.topology, *step, measure.warmups, measure.repeats, measure.rounds)
+        return (algorithm, self.topology, *step, self.testbed.measure.rounds)
 
     @property
     def setting(self) -> tuple[Any, ...]:

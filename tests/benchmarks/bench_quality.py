@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
+import scipy
 
 from dreamshard.cost_model import mean_relative_error
-from dreamshard.evaluation import mean_rank_correlation
 from dreamshard.search import DreamShardPlacer, GreedyCostPlacer
 from dreamshard.search.packing import HEURISTICS, RandomPlacer, baselines
 from dreamshard.tasks import PlacementTask
@@ -67,10 +67,14 @@ def _predictions(case: Set, placers: Sequence[DreamShardPlacer]) -> tuple[float,
     """Mean relative error and rank correlation within a task, of placements by the heuristics and at random."""
     others = [baselines()[heuristic] for heuristic in HEURISTICS] + [RandomPlacer(seed) for seed in range(RANDOM_EACH)]
     placed = [(task, other.place(task)) for task in _tasks(case) for other in others]
-    true, names = np.array([case.law.true_ms(*at) for at in placed]), [task.name for task, _ in placed]
+    true = np.array([case.law.true_ms(*at) for at in placed])
     predicted = [np.array([float(placer.predict(*at).overall_ms()) for at in placed]) for placer in placers]
     errors = [mean_relative_error(costs, true) for costs in predicted]
-    return float(np.mean(errors)), float(np.mean([mean_rank_correlation(costs, true, names) for costs in predicted]))
+    of_tasks = [np.split(costs, len(_tasks(case))) for costs in (true, *predicted)]  # as many placements of each
+    ranks = [
+        scipy.stats.spearmanr(*pair).statistic for of in of_tasks[1:] for pair in zip(of, of_tasks[0], strict=True)
+    ]
+    return float(np.mean(errors)), float(np.mean(ranks))
 
 
 @cache

@@ -87,7 +87,7 @@ class Home:
 
     def placer(self, uri: str, _settings: object = None):
         version = next(version for version in self.versions if version.uri == uri)
-        return checkpoints.placer(self.store, version.training, version.iteration, None)
+        return checkpoints.placer(self.store, version.training, version.iteration)
 
     def begins_with_the_weights_of_the_champion(self) -> bool:
         champion = self.placer(self.versions[0].uri)

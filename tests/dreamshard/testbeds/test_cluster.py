@@ -23,7 +23,7 @@ pytestmark = pytest.mark.processes
 
 
 def open_cluster(lookups=None, **options) -> ClusterTestbed:
-    usual = {"num_devices": 2, "batch_size": BATCH, "lookups": lookups or EvenLookups(BATCH), "warmups": 1}
+    usual = {"num_devices": 2, "batch_size": BATCH, "lookups": lookups or EvenLookups(BATCH)}
     return ClusterTestbed(TestbedSetup(**{**usual, "repeats": 5, "timeout_s": 60.0, **options}), "cpu")
 
 

@@ -22,7 +22,7 @@ PLAIN = replace(PRESETS["v100"], link_curve=None)  # its link is a latency and a
 
 
 def bed_of(device_type="cpu", target=PLAIN, **changes) -> EmulatedTestbed:
-    given = {"num_devices": 2, "batch_size": BATCH, "lookups": EvenLookups(BATCH), "warmups": 1, "repeats": 3}
+    given = {"num_devices": 2, "batch_size": BATCH, "lookups": EvenLookups(BATCH), "repeats": 3}
     return EmulatedTestbed(TestbedSetup(**{**given, **changes}), device_type, target)
 
 
