@@ -19,11 +19,11 @@ from dreamshard.constraints import UNCONSTRAINED
 from dreamshard.files import first_line
 from dreamshard.plan import Plan
 from dreamshard.search import SearchingPlacer
-from dreamshard.search.annealing import ON_ALL, ON_HOST, Found, anneal, priced
+from dreamshard.search.annealing import ON_ALL, ON_HOST, Found, anneal, found, state_of
 from dreamshard.search.options import ShardingOptions
 from dreamshard.search.search import default_moves
-from dreamshard.tables import ON_ONE_DEVICE, ON_ONE_HOST, Placement, ShardingType, TableSharding
-from dreamshard.tasks import PlacementTask, Shards, allowed_devices, violation
+from dreamshard.tables import ON_EVERY_DEVICE, ON_ONE_DEVICE, ON_ONE_HOST, Placement, ShardingType, TableSharding
+from dreamshard.tasks import PlacementTask, Shards, allowed_devices, sharding_violations, violation
 
 Range = tuple[int, int]
 """First and last (exclusive) row or column."""
@@ -328,24 +328,28 @@ def _between(
 ) -> list[Placement]:
     """The best placements found at each of several prices.
 
-    Every table is sharded as at either end; each search starts from the best of both and all that was found so far.
+    Every table is sharded as at either end, if it may be; each search starts from the best legal placement so far.
     """
-    tables = tuple(
-        old if old.sharding_type in task.constraints.sharding_types_for(name) else new
-        for name, old, new in zip(task.tables.names, start.tables, target.tables, strict=True)
-    )
+    apart, anywhere = frozenset().union(*task.constraints.apart), allowed_devices(task).all(dim=1).tolist()
+    tables = []
+    for name, old, new, is_free in zip(task.tables.names, start.tables, target.tables, anywhere, strict=True):
+        # the search does not look where tables on all devices are, nor what is apart from spread ones
+        is_out = old.sharding_type in ON_EVERY_DEVICE and not is_free
+        is_out = is_out or (name in apart and old.sharding_type not in (*ON_ONE_DEVICE, "data_parallel"))
+        tables.append(new if is_out or any(sharding_violations(task.constraints, name, old)) else old)
     try:
         model = predictor.costs_on(task, target)
-        options, choices = ShardingOptions.given(task, model, [replace(start, tables=tables), target])
+        options, choices = ShardingOptions.given(task, model, [replace(start, tables=tuple(tables)), target])
     except ValueError:  # of the paper's network, which does not tell collectives apart
         return []
     step_ms = price.move_ms(1) / price.steps_until_next * _bytes_of_places(options, before)  # of a step
+    legal = [choice for choice in choices if not violation(task, options.placement(Found(*choice, 0.0), joined=False))]
     for seed, relative in enumerate(_PRICES):
         menu = options.menu._replace(price_ms=relative * step_ms)
-        legal = [start for start in (priced(menu, *choice) for choice in choices) if start is not None]
-        best = anneal(menu, min(legal, key=lambda start: start.cost_ms), 4 * default_moves(task), seed)
-        choices.append((best.option, best.place))
-    placements = [options.placement(Found(*choice, 0.0), joined=False) for choice in choices]
+        starts = [found(state_of(menu, *choice)) for choice in legal]
+        best = anneal(menu, min(starts, key=lambda start: start.cost_ms), 4 * default_moves(task), seed)
+        legal.append((best.option, best.place))
+    placements = [options.placement(Found(*choice, 0.0), joined=False) for choice in legal]
     return list(dict.fromkeys(replace(placement, devices_per_host=target.devices_per_host) for placement in placements))
 
 

@@ -405,6 +405,20 @@ def violation(task: PlacementTask, placement: Placement) -> str:
     return mismatch(task, placement) or next(_violations(task, placement), "")
 
 
+def sharding_violations(constraints: Constraints, name: str, sharding: TableSharding) -> Iterator[str]:
+    """Why a table may not be sharded so, wherever its shards are."""
+    types = constraints.sharding_types_for(name)
+    if sharding.sharding_type not in types:
+        yield f"table {name!r} is sharded {sharding.sharding_type}, but may be {' or '.join(types)}"
+    is_cached = sharding.cached_share is not None
+    if not constraints.may_be_cached(name) if is_cached else constraints.cached_share_of.get(name):
+        where = "host memory (--cache allows it)" if is_cached else "device memory"
+        yield f"table {name!r} is in {where}, which its constraints do not allow"
+    least = constraints.narrowest_columns_of.get(name, 0)
+    if len(sharding.columns) > 1 and any(end - start < least for start, end in sharding.columns):
+        yield f"table {name!r} has a shard of fewer than {least} columns"
+
+
 def allowed_devices(task: PlacementTask) -> Bool[Tensor, "T D"]:
     """Devices that may hold shards of each table: named by the constraints, and with any memory for tables."""
     allowed = (task.capacity_bytes > 0).repeat(len(task.tables), 1)
@@ -425,16 +439,7 @@ def _violations(task: PlacementTask, placement: Placement) -> Iterator[str]:
         yield f"device {fullest} would hold {gib(int(held[fullest]))} of tables, but has {most} for them"
     names = task.tables.names
     for name, sharding in zip(names, placement.tables, strict=True):
-        types = constraints.sharding_types_for(name)
-        if sharding.sharding_type not in types:
-            yield f"table {name!r} is sharded {sharding.sharding_type}, but may be {' or '.join(types)}"
-        is_cached = sharding.cached_share is not None
-        if not constraints.may_be_cached(name) if is_cached else constraints.cached_share_of.get(name):
-            where = "host memory (--cache allows it)" if is_cached else "device memory"
-            yield f"table {name!r} is in {where}, which its constraints do not allow"
-        least = constraints.narrowest_columns_of.get(name, 0)
-        if len(sharding.columns) > 1 and any(end - start < least for start, end in sharding.columns):
-            yield f"table {name!r} has a shard of fewer than {least} columns"
+        yield from sharding_violations(constraints, name, sharding)
     wrong = ~allowed_devices(task)[shards.table, shards.device]
     for t, device in zip(shards.table[wrong].tolist(), shards.device[wrong].tolist(), strict=True):
         yield f"table {names[t]!r} has a shard on device {device}, which it may not use"

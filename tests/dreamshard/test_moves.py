@@ -217,3 +217,36 @@ def test_tables_on_hosts_are_kept_on_hosts_of_the_same_size_only():
     assert weighed.chosen == weighed.moved_all
     same = Placement((replace(on_host, where=(0,)), whole), 4, 2)
     assert weigh(old, Current.of(plan, old), same, A100, DEAR).chosen.moved_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("before", "target", "more"),
+    [
+        (TableSharding("row_wise"), (0,), {"pinned": {"t0": (0, 1)}}),
+        (TableSharding("table_row_wise", where=(0,)), (2,), {"pinned": {"t0": (1, 2, 3)}}),
+        (TableSharding("column_wise", ((0, 4), (4, 64)), (0, 1)), (0,), {"narrowest_columns_of": {"t0": 8}}),
+        (TableSharding("row_wise"), (0,), {"apart": (frozenset({"t0", "t1"}),)}),
+    ],
+    ids=["on forbidden devices", "on a forbidden host", "too narrow", "not apart"],
+)
+def test_a_sharding_that_is_forbidden_now_changes_alone(before, target, more):
+    old = replace(two_devices(8, constraints=ANY_SHARDING), num_devices=4, devices_per_host=2)
+    held = with_table(placed(old, [0, 1, 2, 3, 0, 1, 2, 3], per_host=2), 0, before)
+    task = replace(old, constraints=replace(ANY_SHARDING, **more))
+    swapped = with_table(
+        placed(old, [0, 2, 3, 1, 1, 2, 3, 0], per_host=2), 0, TableSharding("table_wise", where=target)
+    )
+    weighed = weigh(task, Current.of(make_plan(old, held, "old"), task), swapped, A100, DEAR)
+    assert weighed.kept is None
+    assert weighed.chosen.moved_bytes <= 100_000 * 64 * 4 < weighed.moved_all.moved_bytes
+
+
+def test_moves_are_weighed_if_a_short_last_block_alone_fits():
+    task = PlacementTask(tables_of([5, 7, 7], 4), 4, 9 * ROW_BYTES, constraints=ANY_SHARDING)  # blocks of 2, 2, 1, 0
+    rows = TableSharding("row_wise")
+    task = replace(task, memory_bytes=8 * ROW_BYTES)
+    target = with_table(placed(task, [0, 3, 2]), 0, rows)
+    current = Current.of(make_plan(task, with_table(placed(task, [0, 2, 0]), 0, rows), "old"), task)
+    weighed = weigh(task, current, target, A100, DEAR)
+    assert weighed.kept is None
+    assert violation(task, weighed.chosen.placement) == ""
