@@ -1,15 +1,13 @@
-"""Which tables to ingest, the `Workload` that every source gives, tables and their lookups on demand, and generated lookups.
+"""Which tables to ingest, the `Workload` that every source gives, and generated lookups.
 
 Lookups of lists follow a Zipf law, the power law on [1, rows + 1) rounded down: rank k has the share of the area under
 x ** -alpha between k and k + 1. Its distribution function has a closed form for any number of rows.
 
-`meta-dlrm-2021` and `meta-dlrm-2022` have lookups that fit the statistics that Meta published of its datasets, which
-`lookups.py` reads themselves. `data/<name>.parquet` gives each table's rows, and how many of them a batch looks up once,
-twice, 3-4 times and so on. These numbers were fitted once (`data/SOURCES.md`). Each table's rows are scattered over the
-table, and their lookups over the samples of one batch in random order.
+Lookups of `meta-dlrm-2021` and `meta-dlrm-2022` fit the statistics that Meta published of its datasets, which `lookups.py`
+reads themselves. `data/<name>.parquet` gives each table's rows, and how many of them a batch looks up once, twice, 3-4 times
+and so on, as fitted once (`data/SOURCES.md`).
 """
 
-import hashlib
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,11 +20,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow.parquet as pq
 import pydantic
+import scipy
 import torch
-from jaxtyping import Float
 from pydantic import Field
 
-from dreamshard.files import MOST_ROWS, json_digest
+from dreamshard.files import MOST_ROWS, digest, json_digest
 from dreamshard.tables import DIM_MULTIPLE, NUM_BINS, ModelTable, padded_dim
 from dreamshard.workloads.lookups import Lookups, WorkloadTable, check_indices, index_dtype
 
@@ -95,12 +93,11 @@ class Workload:
     """Tables of one source and their lookups; nothing large is in memory until a table is read.
 
     Attributes:
-        config: that asked for these tables.
         listed: the tables, in order.
         batch_size: samples of each table.
         recorded: lookups of a table's first samples; may be called in any order and from threads.
-        tokens: a JSON value for each table with recorded lookups, by name, that changes with all that these are made from,
-            except code. The others get Zipf lookups.
+        tokens: a JSON value for each table with recorded lookups, by name, that changes with their origin; other tables get
+            Zipf lookups.
         notes: unused parts of a model, and assumptions.
     """
 
@@ -170,7 +167,7 @@ def listed_workload(
     """
 
     def draw(purpose: int, table: ModelTable) -> float:
-        return float(np.random.default_rng([config.seed, purpose, name_seed(table.name)]).random())
+        return generator_of(table.name, purpose, config.seed).random()
 
     def dim(table: ModelTable) -> int:
         return int(mixed_dims(draw(1, table))) if config.dim == "mixed" else config.dim or padded_dim(table.dim)
@@ -204,15 +201,15 @@ def zipf_lookups(table: ModelTable, batch_size: int, seed: int) -> Lookups:
             f"table {table.name!r} has {pooling * batch_size:.3g} lookups in a batch of {batch_size:,}, more than "
             f"{_MOST_DRAWN:,}; correct pooling_factor {pooling:.4g}, or use a smaller batch"
         )
-    generator = np.random.default_rng([seed, 3, name_seed(table.name)])
+    generator = generator_of(table.name, 3, seed)
     offsets = np.floor(np.arange(batch_size + 1) * pooling + 1e-9).astype(np.int64)
     indices = scatter(draw_ranks(rows, int(offsets[-1]), generator), rows, generator)
     return Lookups(torch.from_numpy(indices).to(index_dtype(rows)), torch.from_numpy(offsets))
 
 
-def name_seed(name: str) -> int:
-    """A seed from a table's name, so that its draws are the same in every list."""
-    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big")
+def generator_of(name: str, purpose: int, seed: int) -> np.random.Generator:
+    """Draws for a table that are the same in every list."""
+    return np.random.default_rng([seed, purpose, int(digest(name), 16)])
 
 
 def mixed_dims(draws: Any) -> Any:
@@ -223,8 +220,8 @@ def mixed_dims(draws: Any) -> Any:
 ALPHA = 1.05  # not 1
 _WIDE = np.geomspace(1, MOST_ROWS, 938).astype(np.int64)  # each 3 % after the one before
 _FIRST = np.union1d(np.arange(1, 129), _WIDE).astype(np.float64)
-"""First ranks of groups whose rows count as alike: with these and the grid, shares of bins are exact to 1e-4."""
-_GRID = 2**14
+"""First ranks of groups whose rows count as alike: with these, shares of bins are exact to 1e-4."""
+_BOUNDS = np.append(0, 2.0 ** np.arange(NUM_BINS - 1))[:, None]  # [17, 1] most lookups of a row below each bin
 
 
 def draw_ranks(rows: int, num_lookups: int, generator: np.random.Generator) -> npt.NDArray[np.int64]:
@@ -247,22 +244,9 @@ def expected_counts(rows: int, num_lookups: int) -> tuple[float, ...]:
     """`[17]` expected number of distinct rows per access-count bin; their sum is the expected distinct rows."""
     edges = np.append(_FIRST[: np.searchsorted(_FIRST, rows + 1)], rows + 1)
     ranks, powers = np.diff(edges), edges ** (1 - ALPHA)  # [G] rows of each group
-    mean = num_lookups / (powers[-1] - 1) * np.diff(powers) / ranks  # [G] lookups of each row
-    logs, shares = _shares_by_mean()
-    at = (np.log(mean.clip(min=1e-15)) - logs[0]) / (logs[1] - logs[0])  # [G] on the grid
-    below = at.astype(np.int64)
-    upper = ranks * (mean > 0) * (at - below)
-    return tuple(((ranks * (mean > 0) - upper) @ shares[below] + upper @ shares[below + 1]).tolist())
-
-
-@cache
-def _shares_by_mean() -> tuple[Float[np.ndarray, " K"], Float[np.ndarray, "K 17"]]:
-    """Logarithms of mean lookups of a row, and how likely the row is in each bin then, as lookups are Poisson."""
-    logs = np.linspace(np.log(1e-16), np.log(1e13), _GRID)
-    bounds = torch.tensor([0.0, *(2.0**j for j in range(NUM_BINS - 1))], dtype=torch.float64)[:, None]  # [17, 1]
-    at_most = torch.special.gammaincc(bounds + 1, torch.from_numpy(np.exp(logs))[None])  # [17, K]
-    shares = at_most.diff(dim=0, append=torch.ones_like(at_most[:1])).clamp(min=0)
-    return logs, shares.T.contiguous().numpy()
+    mean = num_lookups / (powers[-1] - 1) * np.diff(powers) / ranks  # [G] lookups of each row, which are Poisson
+    shares = np.diff(scipy.special.pdtr(_BOUNDS, mean), axis=0, append=1).clip(min=0)  # [17, G]
+    return tuple((shares @ ranks).tolist())
 
 
 Vector = npt.NDArray[np.float64]
