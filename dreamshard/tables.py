@@ -398,13 +398,11 @@ class Placement:
                 raise ValueError(f"the placement names {what}s {sharding.where}, but there are {what}s 0..{places - 1}")
 
     @classmethod
-    def whole(
-        cls, device: Int[Tensor, " T"] | Sequence[int], num_devices: int, devices_per_host: int | None = None
-    ) -> "Placement":
-        """Place whole tables; `device` is `[T]`."""
+    def whole(cls, device: Int[Tensor, " T"] | Sequence[int], num_devices: int) -> "Placement":
+        """Place whole tables on `[T]` devices of one host."""
         numbers = device.tolist() if isinstance(device, Tensor) else device
         on = {d: TableSharding("table_wise", where=(d,)) for d in set(numbers)}
-        return cls(tuple(on[d] for d in numbers), num_devices, devices_per_host or num_devices)
+        return cls(tuple(on[d] for d in numbers), num_devices, num_devices)
 
     @cached_property
     def device(self) -> Int[Tensor, " T"]:

@@ -25,7 +25,7 @@ def task(**more):
 
 
 def placed(of, devices):
-    return Placement.whole(devices, of.num_devices, of.devices_per_host)
+    return Placement.whole(devices, of.num_devices).on_hosts_of(of.devices_per_host)
 
 
 def reasons(of, placement):

@@ -19,7 +19,7 @@ CHEAP = MovePrice(steps_until_next=1e12, bytes_per_s=1e12)
 
 
 def placed(task, devices, per_host=None):
-    return Placement.whole(devices, task.num_devices, per_host)
+    return Placement.whole(devices, task.num_devices).on_hosts_of(per_host)
 
 
 def between(task, before, after):
