@@ -1,7 +1,7 @@
 """From the current plan to a new one: the steps between them, and the placement whose gain is worth its moves.
 
-A part of a table that stays on its device moves nothing, however it is split there. A table that several devices hold
-copies of is read from one of them, or from none if the device that needs it has a copy.
+A part of a table that stays on its device moves nothing, however it is split there. A table with copies is read from one of
+them, or from none if the device that needs it has a copy.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -40,8 +40,8 @@ class Current:
         placement: of these tables.
         shards: of these tables, by today's numbers.
         sharding_of: the same tables by today's numbers.
-        new: tables that the current plan does not have.
-        changed: tables that have other rows or columns in it, and are loaded again.
+        new: tables that only the task has.
+        changed: tables of another size in the current plan, which are loaded again.
         removed: tables that only the current plan has.
     """
 
@@ -89,7 +89,7 @@ class Step:
     """A part of a table that a device gets from another one.
 
     Attributes:
-        source: device; None for a table that is new or of another size, which is loaded.
+        source: device; None for a table that is loaded, being new or of another size.
     """
 
     table: str
@@ -101,7 +101,7 @@ class Step:
 
 
 class _Overlaps(NamedTuple):
-    """Parts of tables that two sets of shards have in common, `P` of them: of shard `new[p]` and shard `old[p]`."""
+    """Parts of tables that two sets of shards have in common, `P` of them: shards `new[p]` and `old[p]`."""
 
     new: Int[Tensor, " P"]
     old: Int[Tensor, " P"]
@@ -126,9 +126,7 @@ def _overlaps(new: Shards, old: Shards) -> _Overlaps:
 
 
 def steps(task: PlacementTask, before: Shards, placement: Placement) -> tuple[Step, ...]:
-    """Parts of tables that move, then tables that are loaded, the largest first.
-
-    Tables that are only in `before` are dropped, which is no step.
+    """Parts of tables that move, then tables that are loaded, the largest first; dropping a table is no step.
 
     Args:
         task: of today's tables.
@@ -161,9 +159,9 @@ def moved_bytes(steps: Iterable[Step]) -> int:
 def rename_devices(task: PlacementTask, placement: Placement, before: Shards) -> Placement:
     """The placement with the names of devices and hosts that keep the most bytes where they are.
 
-    Devices with as much memory that may hold the same tables are alike, and a step's cost does not depend on their names.
-    If tables are spread over a host, its devices stay together: first the best names are found for each pair of hosts, then
-    for hosts. Tables that are spread stay where they are, so devices with a smaller block of a table may cost more.
+    Devices with as much memory that may hold the same tables are alike. If tables are spread over a host, its devices stay
+    together: first the best names are found for each pair of hosts, then for hosts. Spread tables stay where they are, so
+    devices with a smaller block of a table may cost more.
 
     Args:
         task: whose constraints may name devices.
@@ -248,7 +246,7 @@ class Weighed:
         kept: the current plan, with new tables where the new placement has them; None if it cannot be kept.
         why_not_kept: the reason; empty if it can be kept.
         moved_all: the new placement, its devices named so that little moves.
-        curve: the cheapest placement for the bytes that it moves, from the fewest on; the cost falls from point to point.
+        curve: the cheapest placements by the bytes that they move, rising; the cost falls from point to point.
     """
 
     chosen: Point
@@ -263,8 +261,7 @@ def weigh(
 ) -> Weighed:
     """Weigh the milliseconds that `target` saves against the bytes that it moves.
 
-    Every table is sharded as in the current plan or as in `target`, on any devices. The result is never worse than keeping
-    everything or moving everything.
+    Tables are sharded as in the current plan or `target`, on any devices; never worse than keeping or moving everything.
 
     Args:
         task: whose tables are placed.
@@ -299,13 +296,8 @@ def weigh(
     for candidate in sorted(points, key=lambda point: (point.moved_bytes, point.overall_ms)):
         if not curve or candidate.overall_ms < curve[-1].overall_ms:
             curve.append(candidate)
-    return Weighed(
-        chosen=min(points, key=total),
-        kept=None if why_not else kept,
-        why_not_kept=why_not,
-        moved_all=moved_all,
-        curve=tuple(curve),
-    )
+    kept, chosen = None if why_not else kept, min(points, key=total)
+    return Weighed(chosen=chosen, kept=kept, why_not_kept=why_not, moved_all=moved_all, curve=tuple(curve))
 
 
 def _for_others(current: Current, target: Placement) -> str:
