@@ -111,13 +111,13 @@ class AcceleratorSpec:
         devices_per_node: devices that reach each other by that link.
         network_bytes_per_s: each device's share of the node's network, one direction.
         network_latency_s: of one all-to-all across nodes.
-        link_curve: how the link is modelled, one of `LINKS`. The name of a GPU: as measured on it, and a link of another
-            bandwidth takes as long for proportionally more bytes. A kind of link: `link_latency_s`, and the share of the
-            bandwidth that measured links of this kind reach. None: latency, and the whole bandwidth.
+        link_curve: one of `LINKS`. A GPU's name: as measured on it, and a link of another bandwidth takes as long for
+            proportionally more bytes. A kind of link: `link_latency_s`, and the share of the bandwidth that measured links
+            of this kind reach. None: latency, and the whole bandwidth.
         shared_bytes_per_s: of the path through a host's memory that all bytes between its devices take, together; None for
-            links that reach from device to device, or if `link_curve` names a GPU.
+            links from device to device, or if `link_curve` names a GPU.
         host_memory_bytes: of a node, for tables in host memory; None if unknown.
-        host_bytes_per_s: to the host's memory, one direction; None if unknown, so that tables in host memory have no cost.
+        host_bytes_per_s: to the host's memory, one direction; None if unknown: tables in host memory have no cost.
 
     Raises:
         ValueError: a figure is not above zero.
@@ -196,9 +196,7 @@ def _content(path: Path) -> dict[str, str]:
     if not (base := figures.pop("base", "").lower()):
         return figures
     if base not in (names := [file.stem for file in _PRESETS.glob("*.yaml")]):
-        raise InputError(
-            f"{path}: there is no preset {brief(base)}{did_you_mean(base, names)}; use one of docs/hardware.md"
-        )
+        raise InputError(f"{path}: there is no preset {brief(base)}{did_you_mean(base, names)}; see docs/hardware.md")
     return _content(_PRESETS / f"{base}.yaml") | figures
 
 
