@@ -8,11 +8,9 @@ Meta's DLRM datasets, MLPerf's arrays, and Criteo's click logs:
 - `.npy`: `[B, T]` rows, one lookup per sample and table, as `day_0_sparse.npy` of TorchRec's DLRM.
 - `.npz`: `X_cat [B, T]` as facebookresearch/dlrm writes it, or an array `[B, K]` of rows per table, as MLPerf has.
 - `.tsv`, `train.txt` or `day_0`, plain or gzipped: Criteo's label, 13 integer and 26 hexadecimal categorical columns. An
-  empty value is row 0, any other value v is row 1 + v mod (rows - 1). Unlike DLRM's dictionary per file, this needs no pass
-  over the file and gives a value the same row in every file, at the price of collisions.
+  empty value is row 0, any other value v is row 1 + v mod (rows - 1), the same in every file, unlike in DLRM's dictionaries.
 
-Tensors and `.npy` are memory-mapped, so one table is in memory at a time; a gzipped file is unpacked to a temporary one
-first. No code in a file runs.
+Tensors and `.npy` are memory-mapped; a gzipped file is unpacked to a temporary one first. No code in a file runs.
 """
 
 import gzip
@@ -47,7 +45,7 @@ class Lookups:
     """Rows of one table that a batch of samples looks up.
 
     Attributes:
-        indices: `[N]` row indices, sample after sample; int32, or int64 if the rows need it.
+        indices: `[N]` rows, sample after sample; int32, or int64 if the rows need it.
         offsets: `[O]`, O = B+1: sample `b` looks up `indices[offsets[b]:offsets[b+1]]`; from 0 to N; int32 or int64.
     """
 
@@ -100,7 +98,7 @@ class LookupFiles:
 
     Attributes:
         paths: table name -> local path, or address of a remote file (`s3://...`).
-        copies: local folder for copies of remote files, which must be named by their content; None if all are local.
+        copies: local folder for copies of remote files, whose names say their content; None if all are local.
     """
 
     paths: Mapping[str, Path | str]
@@ -233,7 +231,7 @@ class RecordedFile:
 
     Attributes:
         lookups: of a table's first samples, by its position, its rows and their number.
-        least_rows: how many rows each table needs for its largest index.
+        least_rows: that each table needs for its largest index.
     """
 
     num_tables: int
@@ -307,7 +305,7 @@ def open_arrays(path: Path, batch_size: int) -> RecordedFile:
 
 
 def open_criteo(path: Path, batch_size: int) -> RecordedFile:
-    """Open a log of Criteo's, of which only `batch_size` lines are read; one lookup per sample and table.
+    """Open a log of Criteo's, of which `batch_size` lines are read; one lookup per sample and table.
 
     Raises:
         ValueError: the file is empty or truncated, or a line is in another format.
