@@ -55,11 +55,7 @@ class Current:
 
     @classmethod
     def of(cls, plan: Plan, task: PlacementTask) -> "Current":
-        """The tables of a task as `plan` holds them.
-
-        Raises:
-            ValueError: the plan has none of the tables in their sizes.
-        """
+        """The tables of a task as `plan` holds them; a ValueError says that it has none of them in their sizes."""
         names, rows, dims = task.tables.names, task.tables.rows.tolist(), task.tables.dim.tolist()
         planned = {t: plan.tables[name] for t, name in enumerate(names) if name in plan.tables}
         same = {t: table.sharding for t, table in planned.items() if (table.rows, table.dim) == (rows[t], dims[t])}

@@ -145,11 +145,7 @@ class AcceleratorSpec:
 
 
 def read_hardware(path: Path) -> AcceleratorSpec:
-    """Read a hardware file.
-
-    Raises:
-        ValueError: the file is missing, or a key, unit or figure in it is wrong.
-    """
+    """Read a hardware file; a ValueError says that the file is missing, or a key, unit or figure in it is wrong."""
     with reading(path, "is not a hardware file", "see docs/hardware.md"):
         spec = _parsed(path)
         if "link_latency" in yaml.safe_load(path.read_bytes()) and spec.link_curve in PRESETS:
@@ -162,11 +158,7 @@ def read_hardware(path: Path) -> AcceleratorSpec:
 
 
 def hardware(name: str) -> AcceleratorSpec:
-    """The preset called `name`, in any case, or the hardware described by the file at `name`.
-
-    Raises:
-        ValueError: there is no such preset or file, or a key, unit or figure in it is wrong.
-    """
+    """The preset called `name`, in any case, or the hardware of that file; a ValueError says that it is missing or wrong."""
     if is_hardware_file(name):
         return read_hardware(Path(name))
     if name.lower() not in PRESETS:

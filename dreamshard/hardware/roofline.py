@@ -274,11 +274,7 @@ def require_host_link(spec: AcceleratorSpec, shards: Shards) -> None:
 
 
 def exchanges_s(shards: Shards, batch_size: int, spec: AcceleratorSpec) -> Float[Tensor, " 2"]:
-    """Seconds of all collectives, forward and backward; hosts have as many devices as the task says, or the hardware.
-
-    Raises:
-        ValueError: rows are spread over more devices than a host has.
-    """
+    """Seconds of all collectives, forward and backward; a ValueError says that rows are spread over more than a host."""
     num_devices, carried = shards.num_devices, shards.carried.double()
     per_host = min(shards.task.devices_per_host or spec.devices_per_node, num_devices)
     shards.require_hosts_of(per_host)

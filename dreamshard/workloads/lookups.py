@@ -105,11 +105,7 @@ class LookupFiles:
     copies: Path | None = None
 
     def __call__(self, name: str) -> Lookups:
-        """Read the lookups of table `name`.
-
-        Raises:
-            ValueError: the table has no file, or the file does not hold lookups.
-        """
+        """Read the lookups of table `name`; a ValueError says that it has no file, or that this holds no lookups."""
         if name not in self.paths:
             raise ValueError(f"there are no lookups of table {name!r}, so it cannot be measured; ingest its workload")
         file = self.paths[name]
@@ -127,11 +123,7 @@ class LookupFiles:
 
 
 def write_lookups(path: str | Path, lookups: Lookups) -> None:
-    """Write one table's batch to `path` atomically: one column `indices`, one row per sample.
-
-    Raises:
-        ValueError: there are 2 ** 31 lookups or more, whose offsets an Arrow list array does not hold.
-    """
+    """Write one table's batch to `path` atomically: one column `indices`, a row per sample; fewer than 2 ** 31 lookups."""
     values = pa.array(lookups.indices.numpy())
     kind = pa.list_(pa.field("element", values.type, nullable=False))
     samples = pa.ListArray.from_arrays(pa.array(lookups.offsets.numpy(), pa.int32()), values, type=kind)
@@ -149,11 +141,7 @@ def write_lookups(path: str | Path, lookups: Lookups) -> None:
 
 
 def read_lookups(path: str | Path) -> Lookups:
-    """Read a file of `write_lookups`; the tensors share the file's buffers and must not be written to.
-
-    Raises:
-        ValueError: the file is missing, truncated, in another format, or has negative indices.
-    """
+    """Read a file of `write_lookups` without a copy, not to be written to; a ValueError says what is wrong with it."""
     if not Path(path).is_file():
         raise ValueError(f"there is no lookups file {path}; ingest the workload again to make it")
     with reading(path, "cannot be read as lookups", "write it again"):
@@ -184,11 +172,7 @@ def index_dtype(rows: int) -> torch.dtype:
 
 
 def statistics(table: WorkloadTable) -> Tables:
-    """`Tables` of one table, from one batch of lookups; bins and pooling factor are float64.
-
-    Raises:
-        ValueError: the batch has no samples.
-    """
+    """`Tables` of one table, from one batch of lookups; a ValueError says that the batch has no samples."""
     lookups, num_lookups = table.lookups, len(table.lookups.indices)
     if lookups.batch_size < 1:
         raise ValueError(f"table {table.name!r} has a batch without samples, so it has no pooling factor; ingest more")
@@ -241,11 +225,7 @@ class RecordedFile:
 
 
 def open_tensors(path: Path, batch_size: int) -> RecordedFile:
-    """Open a `.pt` or `.pt.gz` file of Meta's format.
-
-    Raises:
-        ValueError: the file is truncated, in another format, or inconsistent.
-    """
+    """Open a `.pt` or `.pt.gz` file of Meta's format; a ValueError says that it is truncated, inconsistent or another."""
     name, advice = path.name, "give (indices int64 [N], offsets int64 [T*B+1] ascending from 0 to N, lengths [T, B])"
     with NamedTemporaryFile(prefix=f"{name}.", suffix=".tmp") as unpacked:
         file = path
@@ -305,11 +285,7 @@ def open_arrays(path: Path, batch_size: int) -> RecordedFile:
 
 
 def open_criteo(path: Path, batch_size: int) -> RecordedFile:
-    """Open a log of Criteo's, of which `batch_size` lines are read; one lookup per sample and table.
-
-    Raises:
-        ValueError: the file is empty or truncated, or a line is in another format.
-    """
+    """Open the first lines of a Criteo log, with one lookup per sample and table; raises like `open_tensors`."""
     kinds = {**dict.fromkeys(_NUMERIC, pa.int64()), **dict.fromkeys(_CATEGORICAL, pa.string())}
     parts, done = [], 0
     with (

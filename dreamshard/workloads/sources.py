@@ -115,11 +115,7 @@ def open_workload(config: WorkloadConfig) -> Workload:
 
 
 def change_token(source: str) -> str:
-    """A token that changes whenever a file of the source changes; files are listed, not read.
-
-    Raises:
-        ValueError: there is no such workload, file or folder.
-    """
+    """A token that changes with any file of the source; files are listed, not read. A ValueError says that it is missing."""
     return source if source in META_WORKLOADS else _find(source).token
 
 
@@ -143,11 +139,7 @@ class _Found(NamedTuple):
 
 
 def _find(source: str) -> _Found:
-    """The files of a source: itself, or a folder's list, or otherwise its newest data file.
-
-    Raises:
-        ValueError: there is no such file or folder, or its name says nothing of its content.
-    """
+    """The files of a source: itself, a folder's list, or its newest data file; a ValueError says that there is none."""
     address = str(bundled_lists().get(source, source)).rstrip("/")
     with _reaching(source):
         system, path = fsspec.core.url_to_fs(address)

@@ -88,11 +88,7 @@ def list_tables(path: str | Path) -> list[ModelTable]:
 
 
 def check_records(records: Mapping[str, Mapping[str, Any]]) -> list[ModelTable]:
-    """Check records from any origin, by their positions for messages (`tables.csv, line 3`).
-
-    Raises:
-        ValueError: a record is wrong or a name occurs twice, and the message names the position.
-    """
+    """Check records by their positions (`tables.csv, line 3`); a ValueError names the one that is wrong or repeated."""
     tables: dict[str, ModelTable] = {}
     for where, record in records.items():
         given = {_OTHER_NAMES.get(key, key): value for key, value in record.items() if value not in (None, "")}

@@ -126,11 +126,7 @@ class Workload:
         return json_digest([table.name, table.rows, table.dim, self.batch_size, origin, *several])
 
     def table(self, position: int) -> WorkloadTable:
-        """A table with its lookups.
-
-        Raises:
-            ValueError: the lookups cannot be read, or one is outside the table.
-        """
+        """A table with its lookups; a ValueError says that the lookups cannot be read, or one is outside the table."""
         table = self.listed[position]
         if table.name in self.tokens:
             lookups = self.recorded(table, self.batch_size)
@@ -190,11 +186,7 @@ def listed_workload(
 
 
 def zipf_lookups(table: ModelTable, batch_size: int, seed: int) -> Lookups:
-    """Lookups of a table: `pooling_factor` per sample, rounded so that the mean holds; one if it is not given.
-
-    Raises:
-        ValueError: these are more lookups than are drawn.
-    """
+    """Zipf lookups, `pooling_factor` per sample on average, 1 if unknown; a ValueError says that they are too many to draw."""
     pooling, rows = 1.0 if table.pooling_factor is None else table.pooling_factor, table.rows
     if pooling * batch_size > _MOST_DRAWN:
         raise ValueError(
