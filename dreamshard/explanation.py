@@ -55,11 +55,7 @@ class DeviceReason:
 
 @dataclass(frozen=True)
 class Alternative:
-    """A table sharded otherwise, everything else staying as it is.
-
-    Attributes:
-        overall_ms: predicted for all tables.
-    """
+    """A table sharded otherwise, everything else staying as it is, and the cost of the step then."""
 
     sharding: TableSharding
     overall_ms: float
@@ -111,13 +107,7 @@ def uneven_ms(task: PlacementTask, placement: Placement, predictor: SearchingPla
 def explain(task: PlacementTask, placement: Placement, predictor: SearchingPlacer) -> Explanation:
     """The reasons for each device's cost, and the cost of each table's next best place and sharding type.
 
-    Args:
-        task: whose tables are placed.
-        placement: of the task's tables.
-        predictor: of costs.
-
-    Raises:
-        ValueError: the predictor has no costs of such shards.
+    A ValueError says that the predictor has no costs of such shards.
     """
     model, names, shards = predictor.costs_on(task, placement), task.tables.names, Shards.of(task, placement)
     costs, used, allowed = predictor.predict(task, placement), shards.memory_bytes(), allowed_devices(task)
@@ -208,13 +198,7 @@ class TableShares:
 
 @torch.no_grad()
 def table_shares(task: PlacementTask, placement: Placement, predictor: SearchingPlacer | None) -> TableShares:
-    """Divide the predicted cost of each device, and its memory, among its tables.
-
-    Args:
-        task: whose tables are placed.
-        placement: of the task's tables.
-        predictor: of costs; without it, or if it has none of such shards, the result has memory alone.
-    """
+    """Divide the predicted cost of each device, if known, and its memory, among its tables."""
     shards = Shards.of(task, placement)
     pairs, pair = torch.unique(shards.table * task.num_devices + shards.device, return_inverse=True)
     table, device = pairs // task.num_devices, pairs % task.num_devices

@@ -82,11 +82,7 @@ class Current:
 
 @dataclass(frozen=True)
 class Step:
-    """A part of a table that a device gets from another one.
-
-    Attributes:
-        source: device; None for a table that is loaded, being new or of another size.
-    """
+    """A part of a table that a device gets from another one, or loads if the table is new or of another size: None."""
 
     table: str
     rows: Range
@@ -122,13 +118,7 @@ def _overlaps(new: Shards, old: Shards) -> _Overlaps:
 
 
 def steps(task: PlacementTask, before: Shards, placement: Placement) -> tuple[Step, ...]:
-    """Parts of tables that move, then tables that are loaded, the largest first; dropping a table is no step.
-
-    Args:
-        task: of today's tables.
-        before: shards of the current plan, `Current.shards`.
-        placement: new.
-    """
+    """Parts of tables that move from `before`, `Current.shards`, then tables that are loaded, the largest first."""
     after, names = Shards.of(task, placement), task.tables.names
     pairs = _overlaps(after, before)
     source, target = before.device[pairs.old], after.device[pairs.new]
@@ -157,12 +147,7 @@ def rename_devices(task: PlacementTask, placement: Placement, before: Shards) ->
 
     Devices with as much memory that may hold the same tables are alike. If tables are spread over a host, its devices stay
     together: first the best names are found for each pair of hosts, then for hosts. Spread tables stay where they are, so
-    devices with a smaller block of a table may cost more.
-
-    Args:
-        task: whose constraints may name devices.
-        placement: of the task's tables, legal.
-        before: shards of the current plan.
+    devices with a smaller block of a table may cost more. `before` are shards of the current plan.
     """
     num_devices, spread = placement.num_devices, placement.sharding_types & set(ON_ONE_HOST)
     per_host, after = placement.devices_per_host if spread else num_devices, Shards.of(task, placement)
@@ -221,12 +206,7 @@ class MovePrice:
 
 @dataclass(frozen=True)
 class Point:
-    """A legal placement on the way.
-
-    Attributes:
-        overall_ms: predicted cost of a step.
-        moved_bytes: from the current plan.
-    """
+    """A legal placement on the way, the predicted cost of a step, and the bytes that move from the current plan."""
 
     placement: Placement
     overall_ms: float
@@ -255,16 +235,9 @@ class Weighed:
 def weigh(
     task: PlacementTask, current: Current, target: Placement, predictor: SearchingPlacer, price: MovePrice
 ) -> Weighed:
-    """Weigh the milliseconds that `target` saves against the bytes that it moves.
+    """Weigh the milliseconds that `target`, a legal placement, saves against the bytes that it moves.
 
     Tables are sharded as in the current plan or `target`, on any devices; never worse than keeping or moving everything.
-
-    Args:
-        task: whose tables are placed.
-        current: the current plan.
-        target: a legal placement.
-        predictor: of costs.
-        price: of a byte moved.
     """
     before = current.shards
 

@@ -102,12 +102,12 @@ def placer_called(
     """The placer of one of `PLACERS`.
 
     Args:
-        base: predicts costs for placers that place by them; None if there is none.
+        base: predicts costs for placers that place by them.
         spec: bandwidths and hosts that published planners assume; None for their defaults.
         seed: of random placements.
 
     Raises:
-        ValueError: it needs torchrec, which is not installed, or predicted costs of steps, which there are none of.
+        ValueError: it needs torchrec, which is not installed, or a `base`.
     """
     if name in PARTS:
         if base is None:

@@ -244,9 +244,6 @@ class ModelTable:
         num_poolings: pooled vectors per sample; None for one per feature.
         block_share: of the lookups, in each of any number of equal blocks of rows (`0.7+0.2+0.1` in CSV).
         collection: class of the module that holds it, with its package; empty if unknown.
-
-    Raises:
-        ValidationError: a value is out of range.
     """
 
     name: Annotated[str, Field(min_length=1)]

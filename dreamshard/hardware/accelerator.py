@@ -101,14 +101,12 @@ class AcceleratorSpec:
         memory_bytes_per_s: peak bandwidth of the device memory.
         l2_bytes: last-level cache, shared by the whole device.
         l2_bytes_per_s: read bandwidth of that cache, measured by microbenchmarks if there are any.
-        num_sms: streaming multiprocessors.
-        warps_per_sm: resident warps of one multiprocessor.
-        clock_hz: boost clock.
+        num_sms: streaming multiprocessors, each with `warps_per_sm` resident warps and the boost clock `clock_hz`.
         launch_s: from the end of one kernel to the first instruction of the next.
         host_s: that kernels wait for the host in the two calls of a step, besides launches; None for a host that runs ahead.
         link_bytes_per_s: to the other devices of the node, one direction.
         link_latency_s: of one all-to-all within a node.
-        devices_per_node: devices that reach each other by that link.
+        devices_per_node: that reach each other by that link.
         network_bytes_per_s: each device's share of the node's network, one direction.
         network_latency_s: of one all-to-all across nodes.
         link_curve: one of `LINKS`. A GPU's name: as measured on it, and a link of another bandwidth takes as long for
@@ -118,9 +116,6 @@ class AcceleratorSpec:
             links from device to device, or if `link_curve` names a GPU.
         host_memory_bytes: of a node, for tables in host memory; None if unknown.
         host_bytes_per_s: to the host's memory, one direction; None if unknown: tables in host memory have no cost.
-
-    Raises:
-        ValueError: a figure is not above zero.
     """
 
     name: str

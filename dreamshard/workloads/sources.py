@@ -253,12 +253,7 @@ def is_function(source: str) -> bool:
 def call(source: str, consequence: str, *arguments: object) -> Any:
     """The function's result; its folder is added to the import path, as when Python runs the file.
 
-    Args:
-        source: `FILE.py:FUNCTION` or `MODULE:FUNCTION`.
-        consequence: of an error, for messages: `there is no model`.
-
-    Raises:
-        ValueError: there is no such file, module or function, or it raises an error, which the message repeats.
+    A ValueError says that there is none, or repeats its error, with the `consequence`: `there is no model`.
     """
     match = _REFERENCE.fullmatch(source)
     if match is None:

@@ -183,8 +183,7 @@ class ModelTables:
     """The tables of a model; index `t` is the same table in `tables` and `details`.
 
     Attributes:
-        tables: to plan with, called as in the model, after the module's path if several modules have a table of that name;
-            dims are rounded up to multiples of 4.
+        tables: to plan with, called as in the model, or by their paths if names repeat; dims are rounded up.
         details: `T` tables as they are in the model.
         model_notes: unused parts of the model, for people.
         lookup_notes: origin of the lookups, and assumptions.
@@ -259,9 +258,7 @@ def model_tables(
     """The tables of a model.
 
     Args:
-        details: with lookups as far as they are known.
-        pooling_factors: mean lookups per sample by name of a table, or of a feature in all tables that it looks up, instead
-            of the tables' own.
+        pooling_factors: mean lookups per sample by name of a table or feature, instead of the tables' own.
         defaults: dataset whose lookups fill in the others, as for `fill_missing_columns`.
         notes: parts not used so far.
 

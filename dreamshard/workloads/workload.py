@@ -72,11 +72,8 @@ class WorkloadConfig:
         num_tables: number of tables to take, or None for all.
         max_table_bytes: size limit of a table as fp32 weights, or None.
         batch_size: training samples per batch of lookups: the source's first ones, fewer if a file has fewer.
-        dim: one dimension for every table; `mixed` to draw dims from 4 to 128 per table; None for the source's own.
+        dim: a multiple of 4 for every table; `mixed` to draw dims from 4 to 128 per table; None for the source's own.
         seed: of the draws of tables, dims and lookups.
-
-    Raises:
-        ValueError: a count is not positive, or a dimension is neither a multiple of 4, `mixed` nor None.
     """
 
     source: str = "meta-dlrm-2021"
@@ -96,8 +93,7 @@ class Workload:
         listed: the tables, in order.
         batch_size: samples of each table.
         recorded: lookups of a table's first samples; may be called in any order and from threads.
-        tokens: a JSON value for each table with recorded lookups, by name, that changes with their origin; other tables get
-            Zipf lookups.
+        tokens: JSON values by name of tables with recorded lookups, which change with these; others get Zipf lookups.
         notes: unused parts of a model, and assumptions.
     """
 
@@ -151,15 +147,8 @@ def listed_workload(
 ) -> Workload:
     """The tables of a list that the config asks for, with the dims it asks for, or their own as multiples of 4.
 
-    A table's dim and lookups depend on its line alone, not on its place in the list, and whether it is drawn depends little
-    on the other tables.
-
-    Args:
-        listed: this and the other arguments are as the fields of `Workload`.
-        num_samples: that were recorded, and the most that every table has if any of them was recorded.
-
-    Raises:
-        ValueError: the list has too few tables.
+    A table's dim and lookups depend on its line alone. If any table was recorded, all have `num_samples` at most; other
+    arguments are as the fields of `Workload`. A ValueError says that the list has too few tables.
     """
 
     def draw(purpose: int, table: ModelTable) -> float:
@@ -186,7 +175,7 @@ def listed_workload(
 
 
 def zipf_lookups(table: ModelTable, batch_size: int, seed: int) -> Lookups:
-    """Zipf lookups, `pooling_factor` per sample on average, 1 if unknown; a ValueError says that they are too many to draw."""
+    """Zipf lookups, `pooling_factor` per sample on average, 1 if unknown; a ValueError says that they are too many."""
     pooling, rows = 1.0 if table.pooling_factor is None else table.pooling_factor, table.rows
     if pooling * batch_size > _MOST_DRAWN:
         raise ValueError(
@@ -290,10 +279,7 @@ def population(name: str) -> Population:
 def open_meta(config: WorkloadConfig) -> Workload:
     """One of the two Meta workloads; `t0012` is at position 12 of its population. Meta published no dims.
 
-    A batch smaller than the published one is its first samples.
-
-    Raises:
-        ValueError: there are fewer tables of the size asked for, or the batch is larger than the published one.
+    A smaller batch is the published one's first samples; a ValueError says that it is larger, or tables too few.
     """
     name, batch_size, seed = config.source, config.batch_size, config.seed
     tables = population(name)
