@@ -266,11 +266,6 @@ class Shards:
         return torch.where(self.is_any("data_parallel"), 1.0 / self.num_devices, 1.0)
 
     @property
-    def resident_share(self) -> Float[Tensor, " S"]:
-        """`[S]` share of the rows in device memory: 1, or less for a table in host memory."""
-        return self.cached_share.float().nan_to_num(1.0)
-
-    @property
     def in_host(self) -> Bool[Tensor, " S"]:
         """`[S]` whether a shard is in host memory."""
         return self.cached_share.isfinite()
@@ -295,7 +290,7 @@ class Shards:
         """`[S]` device memory of each shard, with the task's activations but without `PlacementTask.received_bytes`."""
         rows, dim = self.num_rows, self.num_columns
         per_row = dim * self.task.weight_bytes[self.table] + CACHED_ROW_BYTES
-        in_cache = (rows * self.resident_share).ceil().long() * per_row + rows * UNCACHED_ROW_BYTES
+        in_cache = (rows * self.cached_share.float()).nan_to_num().ceil().long() * per_row + rows * UNCACHED_ROW_BYTES
         gradient = self.is_any("data_parallel") * rows * dim * GRADIENT_BYTES
         held = torch.where(self.in_host, in_cache, self.stored_bytes + gradient)
         return held + self.activation_bytes if self.task.activations.batch_size else held

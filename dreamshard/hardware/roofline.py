@@ -201,7 +201,7 @@ def _missed_rows(shards: Shards, unique: Float[Tensor, " S"]) -> Float[Tensor, "
     alike = rows.clone()
     alike[:, -1] += shards.tables.rows.double() - unique
     hotter = alike.cumsum(dim=1) - alike
-    resident = shards.tables.rows.double() * shards.resident_share.double()
+    resident = shards.tables.rows.double() * shards.cached_share.nan_to_num(1.0)
     kept = ((resident[:, None] - hotter) / alike.clamp(min=1)).clamp(min=0, max=1)
     return (rows * (1 - kept)).sum(dim=1)
 
