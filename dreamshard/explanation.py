@@ -182,8 +182,7 @@ class TableShares:
     """Each table on each device that holds some of it: `P` such pairs, by table and then by device.
 
     Attributes:
-        table: `[P]` number of the task's table.
-        device: `[P]`.
+        table: `[P]` number of the task's table; `device` `[P]`.
         memory_bytes: `[P]` of device memory.
         phases_ms: `[P, 4]` share of each phase; 0 if no costs are known.
         rest_ms: `[D, 4]` of each device, in which no table has a part; 0 if no costs are known.

@@ -294,9 +294,9 @@ def _between(
     apart, anywhere = frozenset().union(*task.constraints.apart), allowed_devices(task).all(dim=1).tolist()
     tables = []
     for name, old, new, is_free in zip(task.tables.names, start.tables, target.tables, anywhere, strict=True):
+        kind = old.sharding_type
         # the search does not look where tables on all devices are, nor what is apart from spread ones
-        is_out = old.sharding_type in ON_EVERY_DEVICE and not is_free
-        is_out = is_out or (name in apart and old.sharding_type not in (*ON_ONE_DEVICE, "data_parallel"))
+        is_out = (kind in ON_EVERY_DEVICE and not is_free) or (kind not in ON_ONE_DEVICE and name in apart)
         tables.append(new if is_out or any(sharding_violations(task.constraints, name, old)) else old)
     try:
         model = predictor.costs_on(task, target)

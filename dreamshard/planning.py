@@ -24,9 +24,6 @@ from dreamshard.tables import ON_ONE_HOST, Placement, Tables
 from dreamshard.tasks import NoPlacementError, PlacementTask, Placer, Shards, violation
 from dreamshard.workloads import ModelTables, bundled_lists, check_records, list_tables, model_tables
 
-REGISTRIES = "dreamshard.placers"
-"""Entry points that load a placer by the name of a version: a function from `str` to `Placer`."""
-
 PLACERS = (*baselines(), *PARTS, *RIVALS)
 """Names of placers that are neither a version nor a preset: heuristics, parts of a trained placer, TorchRec's planner."""
 
@@ -86,7 +83,7 @@ def load_placer(name: str | Path) -> Placer:
     if ("://" in text and not text.startswith("models:")) or Path(text).is_dir():
         return training.load_placer(UPath(text))
     try:
-        (registry,) = entry_points(group=REGISTRIES)
+        (registry,) = entry_points(group="dreamshard.placers")  # a function from a version's name to its placer
         placer: Placer = registry.load()(text)
         return placer
     except (ValueError, ImportError) as error:

@@ -170,12 +170,9 @@ class Shards:
     """Shards of a task's tables, `S` of them, which need not make up a placement.
 
     Attributes:
-        task: whose tables they are of.
-        table: `[S]` number of the task's table.
-        device: `[S]`.
+        table: `[S]` number of the task's table; `device` `[S]`.
         sharding_type: `[S]` positions in `SHARDING_TYPES`.
-        rows: `[S, 2]` first and last (exclusive) row.
-        columns: `[S, 2]` first and last (exclusive) column.
+        rows: `[S, 2]` first and last (exclusive) row; `columns` `[S, 2]` the same of columns.
         cached_share: `[S]` share of the rows that the device caches of a table in host memory; NaN in device memory.
         devices_per_host: as in `Placement`.
     """

@@ -59,9 +59,8 @@ class Lookups:
 
     def first(self, batch_size: int) -> "Lookups":
         """The first `batch_size` samples, or all if there are fewer; shares memory."""
-        if batch_size >= self.batch_size:
-            return self
-        return Lookups(self.indices[: int(self.offsets[batch_size])], self.offsets[: batch_size + 1])
+        offsets = self.offsets[: batch_size + 1]
+        return Lookups(self.indices[: int(offsets[-1])], offsets)
 
     def of_rows(self, first: int, end: int) -> "Lookups":
         """Those of rows `first` to `end` (exclusive), numbered from the first, of the same samples."""

@@ -34,8 +34,6 @@ from dreamshard.tasks import PlacementTask
 from dreamshard.workloads.lookups import Lookups
 from dreamshard.workloads.workload import expected_counts
 
-FILLABLE = ("bins", "lookups", "pooling_factor", "unique_rows")
-
 _BINS = tuple(f"bin_{i}" for i in range(NUM_BINS))
 _OTHER_NAMES = {
     "num_embeddings": "rows",
@@ -147,8 +145,9 @@ def with_ingested(listed: Sequence[ModelTable], ingested: Tables | None) -> list
 
 
 def lacking(listed: Sequence[ModelTable]) -> tuple[str, ...]:
-    """Columns of `FILLABLE` that some of the tables lack."""
-    return tuple(name for name in FILLABLE if any(getattr(table, name) is None for table in listed))
+    """Columns of statistics that some of the tables lack."""
+    statistics = "bins", "lookups", "pooling_factor", "unique_rows"
+    return tuple(name for name in statistics if any(getattr(table, name) is None for table in listed))
 
 
 def _filled(table: ModelTable, batch: int, defaults: Tables | None) -> dict[str, Any]:

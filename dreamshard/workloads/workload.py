@@ -185,7 +185,7 @@ def zipf_lookups(table: ModelTable, batch_size: int, seed: int) -> Lookups:
     generator = generator_of(table.name, 3, seed)
     offsets = np.floor(np.arange(batch_size + 1) * pooling + 1e-9).astype(np.int64)
     indices = scatter(draw_ranks(rows, int(offsets[-1]), generator), rows, generator)
-    return Lookups(torch.from_numpy(indices).to(index_dtype(rows)), torch.from_numpy(offsets))
+    return Lookups(torch.from_numpy(indices), torch.from_numpy(offsets))
 
 
 def generator_of(name: str, purpose: int, seed: int) -> np.random.Generator:
@@ -294,10 +294,7 @@ def open_meta(config: WorkloadConfig) -> Workload:
 
 
 def meta_lookups(name: str, t: int, batch_size: int, seed: int) -> Lookups:
-    """The first `batch_size` samples of table `t` of dataset `name`.
-
-    The order of all lookups of the full batch is random, so its first samples are a draw without replacement.
-    """
+    """The first `batch_size` samples of table `t` of dataset `name`, a draw without replacement from the full batch."""
     tables = population(name)
     rows = int(tables.rows[t])
     generator = np.random.default_rng([seed, 4, t])

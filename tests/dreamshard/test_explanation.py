@@ -87,7 +87,6 @@ def test_a_table_is_not_split_into_narrower_columns_than_allowed():
 @pytest.mark.parametrize(
     ("placement", "predictor"),
     [(FOUR_DEVICES_ON_TWO_HOSTS, A100), (WITHOUT_CACHE, A100), (WITHOUT_CACHE, learnt_placer())],
-    ids=["preset with a cache", "preset with columns", "network with columns"],
 )
 def test_shares_add_up_to_what_each_device_costs_and_holds(placement, predictor):
     task = sharded_task()

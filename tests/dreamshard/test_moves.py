@@ -122,8 +122,7 @@ def test_an_equally_good_placement_that_moves_less_is_found():
     task = two_devices(6)
     current = used(task, [0, 0, 0, 0, 1, 1])  # one table has to move; the new placement swaps two pairs as well
     target = placed(task, [0, 1, 1, 1, 0, 0])
-    price = MovePrice(steps_until_next=100_000, bytes_per_s=1e9)
-    weighed = weigh(task, current, target, A100, price)
+    weighed = weigh(task, current, target, A100, MovePrice(steps_until_next=100_000, bytes_per_s=1e9))
     assert weighed.chosen.moved_bytes == 100_000 * 64 * 4
     assert weighed.chosen.overall_ms == pytest.approx(weighed.moved_all.overall_ms)
 
@@ -181,7 +180,6 @@ UNKNOWN = with_table(HELD, 0, TableSharding("table_wise", where=(0,), cached_sha
         (THREE, HELD, [0, 0, 1, 2], lambda: A100, "it is for 2 devices"),
         (CACHED, UNKNOWN, [0, 0, 1, 1], learnt_placer, "its cost is not known"),
     ],
-    ids=["a new constraint", "other devices", "a cost that is not known"],
 )
 def test_a_plan_that_cannot_be_kept_is_left_with_the_reason(task, held, target, by, why):
     current = Current.of(make_plan(replace(task, num_devices=2, constraints=CACHED.constraints), held, "old"), task)
@@ -227,7 +225,6 @@ def test_tables_on_hosts_are_kept_on_hosts_of_the_same_size_only():
         (TableSharding("column_wise", ((0, 4), (4, 64)), (0, 1)), (0,), {"narrowest_columns_of": {"t0": 8}}),
         (TableSharding("row_wise"), (0,), {"apart": (frozenset({"t0", "t1"}),)}),
     ],
-    ids=["on forbidden devices", "on a forbidden host", "too narrow", "not apart"],
 )
 def test_a_sharding_that_is_forbidden_now_changes_alone(before, target, more):
     old = replace(two_devices(8, constraints=ANY_SHARDING), num_devices=4, devices_per_host=2)
