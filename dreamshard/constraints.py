@@ -31,16 +31,14 @@ class Constraints:
     Attributes:
         sharding_types: those that tables may take; None for whole tables and columns, in TorchRec's place for all.
         sharding_types_of: the same for single tables, instead.
-        caching: whether tables may be in host memory with a cache on the device if device memory is too small; None for no,
-            in TorchRec's place for yes.
-        cached_share_of: share of the rows to cache of single tables, which must be in host memory; 0 for a table that must
-            be in device memory.
+        caching: whether tables may be in host memory with a cache on the device if that is too small; None for no, in
+            TorchRec's place for yes.
+        cached_share_of: share of the rows to cache of single tables, which must be in host memory; 0 for device memory.
         narrowest_columns_of: the fewest columns of a shard of single tables.
         pinned: the devices that may hold a table; a table pinned to one device is whole there.
         together: groups of tables, each whole, that share a device.
         apart: groups of tables; no two of a group share a device.
-        memory_bytes_of: memory for tables on single devices, instead of the task's. A device of 0 bytes holds no table, so
-            data-parallel and row-wise are out.
+        memory_bytes_of: memory for tables on single devices, instead of the task's; none is on a device of 0 bytes.
         reserve_bytes: memory per device kept free for dense parameters and activations.
 
     >>> bounded = ds.Constraints(pinned={"user": (0,)}, apart=(frozenset({"user", "item"}),))
@@ -80,7 +78,7 @@ class Constraints:
 
     def tables_named(self) -> frozenset[str]:
         """Every table that a constraint names."""
-        by_table = (self.sharding_types_of, self.cached_share_of, self.narrowest_columns_of, self.pinned)
+        by_table = self.sharding_types_of, self.cached_share_of, self.narrowest_columns_of, self.pinned
         return frozenset().union(*self.together, *self.apart, *by_table)
 
     @property
@@ -91,7 +89,7 @@ class Constraints:
     @property
     def places_freely(self) -> bool:
         """Whether tables may go to any device that has memory, and all devices have the same."""
-        return not any((self.pinned, self.together, self.apart, self.memory_bytes_of, self.reserve_bytes))
+        return not (self.pinned or self.together or self.apart or self.memory_bytes_of or self.reserve_bytes)
 
     def contradictions(self, tables: Iterable[str], capacity: Sequence[int]) -> Iterator[str]:
         """Why no placement meets the constraints on places, a sentence each; `capacity` is `[D]` bytes for tables."""
@@ -127,19 +125,19 @@ ANY_SHARDING = Constraints(sharding_types=SHARDING_TYPES)
 
 _ADVICE = "correct it"
 _DEFAULT = "default"  # in `sharding_types`: of tables that are not named
+_SHORT: Mapping[str, tuple[ShardingType, ...]] = {
+    "auto": SHARDING_TYPES,
+    "columns": ("table_wise", "column_wise"),
+    "whole": ("table_wise",),
+}
 
 
 def parse_sharding(text: str) -> tuple[ShardingType, ...]:
     """Sharding types as typed: `auto` (all of them), `columns`, `whole`, or a list such as `row_wise,table_wise`."""
-    short: Mapping[str, tuple[ShardingType, ...]] = {
-        "auto": SHARDING_TYPES,
-        "columns": ("table_wise", "column_wise"),
-        "whole": ("table_wise",),
-    }
-    names = [name.strip() for name in text.split(",") if name.strip()]
-    if not names or set(names) - {*short, *SHARDING_TYPES}:
-        raise ValueError(f"{brief(text)} is not a sharding type; list some of {', '.join((*short, *SHARDING_TYPES))}")
-    chosen = {kind for name in names for kind in short.get(name, (name,))}
+    names, known = [name.strip() for name in text.split(",") if name.strip()], (*_SHORT, *SHARDING_TYPES)
+    if not names or set(names).difference(known):
+        raise ValueError(f"{brief(text)} is not a sharding type; list some of {', '.join(known)}")
+    chosen = {kind for name in names for kind in _SHORT.get(name, (name,))}
     return tuple(kind for kind in SHARDING_TYPES if kind in chosen)
 
 

@@ -48,7 +48,7 @@ def is_simulated(hardware: str) -> bool:
 def is_named(name: str, hardware: str) -> bool:
     """Whether a hardware's description names a preset: `rtx2080ti` is in `NVIDIA GeForce RTX 2080 Ti x2, 2 ranks`.
 
-    Each word of the name is in the description, maybe as several words. Links of an emulated testbed do not count.
+    The name's words are in the description, maybe as several words; links of an emulated testbed do not count.
     """
     if is_simulated(hardware):
         return hardware.partition(" ")[2] == name
@@ -58,7 +58,7 @@ def is_named(name: str, hardware: str) -> bool:
 
 @cache
 def library_versions(driver: Path = Path("/sys/module/nvidia/version")) -> Mapping[str, str]:
-    """Versions of what a measurement depends on: torch, CUDA, NCCL, fbgemm, NVIDIA's driver, and this project's measuring."""
+    """Versions that a measurement depends on: torch, CUDA, NCCL, fbgemm, NVIDIA's driver, and this project's measuring."""
     versions = {"torch": str(torch.__version__), "cuda": str(torch.version.cuda or ""), "measuring": MEASURING}
     if torch.version.cuda:
         versions["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
@@ -94,9 +94,9 @@ class DeviceCosts:
         return self.phases_ms.sum(dim=-1)
 
     def overall_ms(self) -> Float[Tensor, "*B"]:
-        """Sum of the slowest device that was seen; all others wait for it. With a spread, the mean over the devices' errors.
+        """Sum of the slowest device that was seen, for which all wait; with a spread, the mean over the devices' errors.
 
-        It is above each device's prediction if several are about as slow: one of them will be slower than predicted.
+        The mean is above each prediction if several devices are about as slow: one will be slower than predicted.
         """
         device_ms = self.device_ms().where(self.seen, 0.0)[..., None]  # [*B, D, 1]
         slowest = device_ms.max(dim=-2).values  # [*B, 1]
@@ -151,11 +151,10 @@ class CostSample(Measurement):
     Attributes:
         task: as it was measured: with the devices per host of the testbed.
         costs: `[D]` per phase, medians over the repeats; NaN for devices without a trace. Communication includes every
-            collective that waits for pooled vectors or gradients; the exchange of indices is hidden behind the batch before,
-            as in TorchRec's pipeline.
+            collective of pooled vectors and gradients, but no exchange of indices, which TorchRec's pipeline hides.
         batch_size: training samples per pass.
         repeat: number of the independent measurement of the placement that the round belongs to, from 0.
-        is_reference: whether it is of the placement that shows how steady the machine is; nothing learns from it.
+        is_reference: whether it shows how steady the machine is; nothing learns from it.
 
     >>> sample = testbed.measure(task, ds.Placement.whole([0, 1], 2))
     >>> sample.overall_ms == float(sample.costs.device_ms().max())
@@ -222,10 +221,9 @@ class ExchangeSample(Measurement):
     """The cost of one all-to-all on a testbed.
 
     Attributes:
-        forward_ms: `[D]` until each device had sent its own and received all others' bytes; median over the round's repeats.
+        forward_ms: `[D]` until each device had sent and received all bytes; median over the round's repeats.
         backward_ms: `[D]` of the way back, in which each device returns the bytes that it received.
-        host_devices: devices on a host of the hardware, which `devices_per_host=None` stands for; None if all devices of any
-            exchange share a host.
+        host_devices: devices on a host of the hardware, for `devices_per_host=None`; None if all share a host.
     """
 
     exchange: Exchange
@@ -275,14 +273,12 @@ class MeasuredOn(BaseModel):
         on_a_host = min(count, self.devices_per_host or count)
         return self.num_devices == count and min(count, task.devices_per_host or on_a_host) == on_a_host
 
-    def differences(
-        self, task: PlacementTask, hardware: str | None, *, knows_topology: bool = False
-    ) -> list[Difference]:
+    def differences(self, task: PlacementTask, hardware: str | None, *, knows_topology: bool) -> list[Difference]:
         """Respects in which a task differs from the measurements.
 
         Args:
-            task: to be placed; without a batch size it takes that of the measurements.
-            hardware: name of a preset or of one's own hardware that the task is for; None if it is unknown.
+            task: to be placed; without a batch size it takes the measurements'.
+            hardware: name of a preset or of one's own hardware that the task is for; None if unknown.
             knows_topology: whether all-to-alls of as many devices and hosts were measured, if no placements.
         """
         any_count = knows_topology or self.num_devices == 1  # shards of one device, with published links

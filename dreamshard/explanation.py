@@ -1,8 +1,8 @@
 """The reasons for a placement's cost: each table's share of it, and its cost elsewhere.
 
-A device runs its tables fused, so its cost is no sum over its tables. Its *saving* without a table is one figure. A table's
-*share* of a phase is another: shares add up to the phase, except if no table of the device has a part in it. Compute is
-divided by the savings of the device in that phase without each table, and communication by the columns that each sends.
+A device runs its tables fused, so its cost is no sum over its tables. Its *saving* without a table is one figure. Tables'
+*shares* of a phase are another: they add up to it, if any table has a part in it. Compute is divided by the savings of the
+device in that phase without each table, and communication by the columns that each sends.
 """
 
 from collections.abc import Iterator, Mapping
@@ -43,7 +43,7 @@ class DeviceReason:
 
     Attributes:
         phases_ms: by the names of `PHASES`.
-        saved_ms: without each of its tables, the largest first; they do not add up to the total, since some costs are shared.
+        saved_ms: without each of its tables, the largest first; no parts of the total, since some costs are shared.
     """
 
     device: int
@@ -55,11 +55,7 @@ class DeviceReason:
 
 @dataclass(frozen=True)
 class Alternative:
-    """A table sharded otherwise, everything else staying as it is.
-
-    Attributes:
-        overall_ms: predicted for all tables.
-    """
+    """A table sharded otherwise, everything else staying as it is, and the cost of the step then."""
 
     sharding: TableSharding
     overall_ms: float
@@ -94,9 +90,9 @@ class Explanation:
 
 
 def uneven_ms(task: PlacementTask, placement: Placement, predictor: SearchingPlacer) -> float | None:
-    """Cost if tables whose lookups count as even over their rows had `HOT_SHARE` of them on the first of these devices.
+    """Cost if tables of unknown distribution, whose rows are spread, had `HOT_SHARE` of their lookups on the first device.
 
-    None if the rows of no such table are spread over devices.
+    None without such tables.
     """
     shards, tables, others = Shards.of(task, placement), task.tables, task.num_devices - 1
     known = [None] * len(tables) if tables.block_share is None else tables.block_share
@@ -111,16 +107,10 @@ def uneven_ms(task: PlacementTask, placement: Placement, predictor: SearchingPla
 def explain(task: PlacementTask, placement: Placement, predictor: SearchingPlacer) -> Explanation:
     """The reasons for each device's cost, and the cost of each table's next best place and sharding type.
 
-    Args:
-        task: whose tables are placed.
-        placement: of the task's tables.
-        predictor: of costs.
-
-    Raises:
-        ValueError: the predictor has no costs of such shards.
+    A ValueError says that the predictor has no costs of such shards.
     """
     model, names, shards = predictor.costs_on(task, placement), task.tables.names, Shards.of(task, placement)
-    costs, used, allowed = predictor.predict(task, placement), shards.memory_bytes().tolist(), allowed_devices(task)
+    costs, used, allowed = predictor.predict(task, placement), shards.memory_bytes(), allowed_devices(task)
     without_ms, _ = changed_ms(model, placement, [(t, None) for t in range(len(names))])  # [T, D]
     others = [(t, new) for t in range(len(names)) for new in _others(task, placement, t, without_ms[t], allowed[t])]
     same = (0, placement.tables[0])  # for the costs now in the same precision
@@ -138,14 +128,12 @@ def explain(task: PlacementTask, placement: Placement, predictor: SearchingPlace
     devices = tuple(
         DeviceReason(
             device=d,
-            total_ms=total_ms,
-            phases_ms=dict(zip(PHASES, phases_ms, strict=True)),
-            memory_bytes=used[d],
+            total_ms=float(phases_ms.sum()),
+            phases_ms=dict(zip(PHASES, phases_ms.tolist(), strict=True)),
+            memory_bytes=int(used[d]),
             saved_ms=saved_ms[d],
         )
-        for d, (total_ms, phases_ms) in enumerate(
-            zip(costs.device_ms().tolist(), costs.phases_ms.tolist(), strict=True)
-        )
+        for d, phases_ms in enumerate(costs.phases_ms)
     )
     tried = {t for t, _ in others}
     tables = [
@@ -165,7 +153,7 @@ def explain(task: PlacementTask, placement: Placement, predictor: SearchingPlace
 def _others(
     task: PlacementTask, placement: Placement, table: int, without_ms: Float[Tensor, " D"], allowed: Bool[Tensor, " D"]
 ) -> Iterator[TableSharding]:
-    """Other places of a table on the devices that are fastest without it, and its other sharding types; none if tied."""
+    """Other places of a table on the devices that are fastest without it, and other types; none if tied to others."""
     constraints, name = task.constraints, task.tables.names[table]
     if any(name in group for group in (*constraints.together, *constraints.apart)):
         return
@@ -194,8 +182,7 @@ class TableShares:
     """Each table on each device that holds some of it: `P` such pairs, by table and then by device.
 
     Attributes:
-        table: `[P]` number of the task's table.
-        device: `[P]`.
+        table: `[P]` number of the task's table; `device` `[P]`.
         memory_bytes: `[P]` of device memory.
         phases_ms: `[P, 4]` share of each phase; 0 if no costs are known.
         rest_ms: `[D, 4]` of each device, in which no table has a part; 0 if no costs are known.
@@ -210,16 +197,7 @@ class TableShares:
 
 @torch.no_grad()
 def table_shares(task: PlacementTask, placement: Placement, predictor: SearchingPlacer | None) -> TableShares:
-    """Divide the predicted cost of each device, and its memory, among its tables.
-
-    Args:
-        task: whose tables are placed.
-        placement: of the task's tables.
-        predictor: of costs; None for memory alone.
-
-    Returns:
-        Without costs also if the predictor has none of such shards.
-    """
+    """Divide the predicted cost of each device, if known, and its memory, among its tables."""
     shards = Shards.of(task, placement)
     pairs, pair = torch.unique(shards.table * task.num_devices + shards.device, return_inverse=True)
     table, device = pairs // task.num_devices, pairs % task.num_devices
@@ -228,10 +206,12 @@ def table_shares(task: PlacementTask, placement: Placement, predictor: Searching
         return values.new_zeros(count, *values.shape[1:]).index_add_(0, number, values)
 
     device_ms, weights = torch.zeros(task.num_devices, len(PHASES)), torch.zeros(len(pairs), len(PHASES))
-    loads, model = None, None if predictor is None else predictor.costs_on(task, placement)
-    with suppress(ValueError):  # if it has no costs of such shards
-        loads = None if model is None else model.loads(shards)
-    if model is not None and loads is not None:
+    loads = None
+    if predictor is not None:
+        model = predictor.costs_on(task, placement)
+        with suppress(ValueError):  # if it has no costs of such shards
+            loads = model.loads(shards)
+    if loads is not None:
         pair_loads = summed(torch.from_numpy(loads), pair, len(pairs))  # [P, L]
         sums = summed(pair_loads, device, task.num_devices)  # [D, L]
         device_ms = model.phases_ms(sums[None].numpy())[0].double()

@@ -41,10 +41,9 @@ def json_digest(content: Any, **options: Any) -> str:
 
 @contextmanager
 def replacing(target: Path) -> Iterator[Path]:
-    """Yield a temporary path to write; it becomes `target` when the block ends without an error.
+    """Yield a temporary path to write, in a folder that is made; it becomes `target` when the block ends without an error.
 
-    The name is `.<target>.<process>.<thread>.tmp`; libraries that read a whole folder skip names that begin with a dot.
-    Missing parent folders are made. A killed writer leaves at most the temporary file, which no reader opens.
+    A killed writer leaves at most this file, whose name begins with a dot, so that readers of the folder skip it.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.with_name(f".{target.name}.{os.getpid()}.{threading.get_ident()}.tmp")
@@ -61,13 +60,7 @@ class InputError(ValueError):
 
 @contextmanager
 def reading(source: object, problem: str, advice: str) -> Iterator[None]:
-    """Raise any error of the block, except an `InputError`, as one `InputError`, with the original as its cause.
-
-    Args:
-        source: the file or request, as the message names it.
-        problem: e.g. `is not a plan`.
-        advice: what to do: `give ...`.
-    """
+    """Raise any error of the block, except an `InputError`, as an `InputError`: `plan.json is not a plan (...); give ...`."""
     try:
         yield
     except InputError:

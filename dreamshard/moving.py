@@ -1,7 +1,7 @@
 """From the current plan to a new one: the steps between them, and the placement whose gain is worth its moves.
 
-A part of a table that stays on its device moves nothing, however it is split there. A table that several devices hold
-copies of is read from one of them, or from none if the device that needs it has a copy.
+A part of a table that stays on its device moves nothing, however it is split there. A table with copies is read from one of
+them, or from none if the device that needs it has a copy.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,11 +19,11 @@ from dreamshard.constraints import UNCONSTRAINED
 from dreamshard.files import first_line
 from dreamshard.plan import Plan
 from dreamshard.search import SearchingPlacer
-from dreamshard.search.annealing import ON_ALL, ON_HOST, Found, anneal, priced
+from dreamshard.search.annealing import ON_ALL, ON_HOST, Found, anneal, found, state_of
 from dreamshard.search.options import ShardingOptions
 from dreamshard.search.search import default_moves
-from dreamshard.tables import ON_ONE_DEVICE, ON_ONE_HOST, Placement, ShardingType, TableSharding
-from dreamshard.tasks import PlacementTask, Shards, allowed_devices, violation
+from dreamshard.tables import ON_EVERY_DEVICE, ON_ONE_DEVICE, ON_ONE_HOST, Placement, ShardingType, TableSharding
+from dreamshard.tasks import PlacementTask, Shards, allowed_devices, sharding_violations, violation
 
 Range = tuple[int, int]
 """First and last (exclusive) row or column."""
@@ -40,8 +40,8 @@ class Current:
         placement: of these tables.
         shards: of these tables, by today's numbers.
         sharding_of: the same tables by today's numbers.
-        new: tables that the current plan does not have.
-        changed: tables that have other rows or columns in it, and are loaded again.
+        new: tables that only the task has.
+        changed: tables of another size in the current plan, which are loaded again.
         removed: tables that only the current plan has.
     """
 
@@ -55,11 +55,7 @@ class Current:
 
     @classmethod
     def of(cls, plan: Plan, task: PlacementTask) -> "Current":
-        """The tables of a task as `plan` holds them.
-
-        Raises:
-            ValueError: the plan has none of the tables in their sizes.
-        """
+        """The tables of a task as `plan` holds them; a ValueError says that it has none of them in their sizes."""
         names, rows, dims = task.tables.names, task.tables.rows.tolist(), task.tables.dim.tolist()
         planned = {t: plan.tables[name] for t, name in enumerate(names) if name in plan.tables}
         same = {t: table.sharding for t, table in planned.items() if (table.rows, table.dim) == (rows[t], dims[t])}
@@ -86,11 +82,7 @@ class Current:
 
 @dataclass(frozen=True)
 class Step:
-    """A part of a table that a device gets from another one.
-
-    Attributes:
-        source: device; None for a table that is new or of another size, which is loaded.
-    """
+    """A part of a table that a device gets from another one, or loads if the table is new or of another size: None."""
 
     table: str
     rows: Range
@@ -101,7 +93,7 @@ class Step:
 
 
 class _Overlaps(NamedTuple):
-    """Parts of tables that two sets of shards have in common, `P` of them: of shard `new[p]` and shard `old[p]`."""
+    """Parts of tables that two sets of shards have in common, `P` of them: shards `new[p]` and `old[p]`."""
 
     new: Int[Tensor, " P"]
     old: Int[Tensor, " P"]
@@ -126,15 +118,7 @@ def _overlaps(new: Shards, old: Shards) -> _Overlaps:
 
 
 def steps(task: PlacementTask, before: Shards, placement: Placement) -> tuple[Step, ...]:
-    """Parts of tables that move, then tables that are loaded, the largest first.
-
-    Tables that are only in `before` are dropped, which is no step.
-
-    Args:
-        task: of today's tables.
-        before: shards of the current plan, `Current.shards`.
-        placement: new.
-    """
+    """Parts of tables that move from `before`, `Current.shards`, then tables that are loaded, the largest first."""
     after, names = Shards.of(task, placement), task.tables.names
     pairs = _overlaps(after, before)
     source, target = before.device[pairs.old], after.device[pairs.new]
@@ -161,14 +145,9 @@ def moved_bytes(steps: Iterable[Step]) -> int:
 def rename_devices(task: PlacementTask, placement: Placement, before: Shards) -> Placement:
     """The placement with the names of devices and hosts that keep the most bytes where they are.
 
-    Devices with as much memory that may hold the same tables are alike, and a step's cost does not depend on their names.
-    If tables are spread over a host, its devices stay together: first the best names are found for each pair of hosts, then
-    for hosts. Tables that are spread stay where they are, so devices with a smaller block of a table may cost more.
-
-    Args:
-        task: whose constraints may name devices.
-        placement: of the task's tables, legal.
-        before: shards of the current plan.
+    Devices with as much memory that may hold the same tables are alike. If tables are spread over a host, its devices stay
+    together: first the best names are found for each pair of hosts, then for hosts. Spread tables stay where they are, so
+    devices with a smaller block of a table may cost more. `before` are shards of the current plan.
     """
     num_devices, spread = placement.num_devices, placement.sharding_types & set(ON_ONE_HOST)
     per_host, after = placement.devices_per_host if spread else num_devices, Shards.of(task, placement)
@@ -227,12 +206,7 @@ class MovePrice:
 
 @dataclass(frozen=True)
 class Point:
-    """A legal placement on the way.
-
-    Attributes:
-        overall_ms: predicted cost of a step.
-        moved_bytes: from the current plan.
-    """
+    """A legal placement on the way, the predicted cost of a step, and the bytes that move from the current plan."""
 
     placement: Placement
     overall_ms: float
@@ -248,7 +222,7 @@ class Weighed:
         kept: the current plan, with new tables where the new placement has them; None if it cannot be kept.
         why_not_kept: the reason; empty if it can be kept.
         moved_all: the new placement, its devices named so that little moves.
-        curve: the cheapest placement for the bytes that it moves, from the fewest on; the cost falls from point to point.
+        curve: the cheapest placements by the bytes that they move, rising; the cost falls from point to point.
     """
 
     chosen: Point
@@ -261,17 +235,9 @@ class Weighed:
 def weigh(
     task: PlacementTask, current: Current, target: Placement, predictor: SearchingPlacer, price: MovePrice
 ) -> Weighed:
-    """Weigh the milliseconds that `target` saves against the bytes that it moves.
+    """Weigh the milliseconds that `target`, a legal placement, saves against the bytes that it moves.
 
-    Every table is sharded as in the current plan or as in `target`, on any devices. The result is never worse than keeping
-    everything or moving everything.
-
-    Args:
-        task: whose tables are placed.
-        current: the current plan.
-        target: a legal placement.
-        predictor: of costs.
-        price: of a byte moved.
+    Tables are sharded as in the current plan or `target`, on any devices; never worse than keeping or moving everything.
     """
     before = current.shards
 
@@ -299,13 +265,8 @@ def weigh(
     for candidate in sorted(points, key=lambda point: (point.moved_bytes, point.overall_ms)):
         if not curve or candidate.overall_ms < curve[-1].overall_ms:
             curve.append(candidate)
-    return Weighed(
-        chosen=min(points, key=total),
-        kept=None if why_not else kept,
-        why_not_kept=why_not,
-        moved_all=moved_all,
-        curve=tuple(curve),
-    )
+    kept, chosen = None if why_not else kept, min(points, key=total)
+    return Weighed(chosen=chosen, kept=kept, why_not_kept=why_not, moved_all=moved_all, curve=tuple(curve))
 
 
 def _for_others(current: Current, target: Placement) -> str:
@@ -328,24 +289,28 @@ def _between(
 ) -> list[Placement]:
     """The best placements found at each of several prices.
 
-    Every table is sharded as at either end; each search starts from the best of both and all that was found so far.
+    Every table is sharded as at either end, if it may be; each search starts from the best legal placement so far.
     """
-    tables = tuple(
-        old if old.sharding_type in task.constraints.sharding_types_for(name) else new
-        for name, old, new in zip(task.tables.names, start.tables, target.tables, strict=True)
-    )
+    apart, anywhere = frozenset().union(*task.constraints.apart), allowed_devices(task).all(dim=1).tolist()
+    tables = []
+    for name, old, new, is_free in zip(task.tables.names, start.tables, target.tables, anywhere, strict=True):
+        kind = old.sharding_type
+        # the search does not look where tables on all devices are, nor what is apart from spread ones
+        is_out = (kind in ON_EVERY_DEVICE and not is_free) or (kind not in ON_ONE_DEVICE and name in apart)
+        tables.append(new if is_out or any(sharding_violations(task.constraints, name, old)) else old)
     try:
         model = predictor.costs_on(task, target)
-        options, choices = ShardingOptions.given(task, model, [replace(start, tables=tables), target])
+        options, choices = ShardingOptions.given(task, model, [replace(start, tables=tuple(tables)), target])
     except ValueError:  # of the paper's network, which does not tell collectives apart
         return []
     step_ms = price.move_ms(1) / price.steps_until_next * _bytes_of_places(options, before)  # of a step
+    legal = [choice for choice in choices if not violation(task, options.placement(Found(*choice, 0.0), joined=False))]
     for seed, relative in enumerate(_PRICES):
         menu = options.menu._replace(price_ms=relative * step_ms)
-        legal = [start for start in (priced(menu, *choice) for choice in choices) if start is not None]
-        best = anneal(menu, min(legal, key=lambda start: start.cost_ms), 4 * default_moves(task), seed)
-        choices.append((best.option, best.place))
-    placements = [options.placement(Found(*choice, 0.0), joined=False) for choice in choices]
+        starts = [found(state_of(menu, *choice)) for choice in legal]
+        best = anneal(menu, min(starts, key=lambda start: start.cost_ms), 4 * default_moves(task), seed)
+        legal.append((best.option, best.place))
+    placements = [options.placement(Found(*choice, 0.0), joined=False) for choice in legal]
     return list(dict.fromkeys(replace(placement, devices_per_host=target.devices_per_host) for placement in placements))
 
 

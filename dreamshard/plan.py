@@ -1,7 +1,6 @@
 """A placement as a file: `dreamshard place` writes it; a trainer or a later `--current` reads it.
 
-A plan says how each table is sharded, and its size, so it is complete without the task. It stays small, because blocks of
-rows and copies follow from the sharding type.
+It says how each table is sharded, and its size, so that it is complete without the task.
 """
 
 import csv
@@ -47,8 +46,7 @@ class Predicted(BaseModel):
 
     Attributes:
         overall_ms: of the slowest device; None without a cost network.
-        devices: bytes (of host memory too, if tables are cached), number of shards and, with a cost network, milliseconds
-            per phase of each device.
+        devices: bytes (of host memory too, if tables are cached), shards and, with costs, milliseconds per phase of each.
     """
 
     overall_ms: float | None = None
@@ -61,9 +59,9 @@ class Plan(BaseModel):
     Attributes:
         devices_per_host: of the devices; None if no table is on one host.
         placer: e.g. `dreamshard 3` or `size_greedy`.
-        costs_of: the measurements behind the prediction; None if nothing is predicted, or it is unknown.
+        costs_of: the measurements behind the prediction; None if there is none, or they are unknown.
         differs_in: respects in which the plan differs from them; the hardware too, if it is unknown.
-        warning: a sentence on these, with advice; also that the placer is provisional; empty without any of these.
+        warning: a sentence on these, with advice, or that the placer is provisional; otherwise empty.
         tables: by name.
         moves: steps from the former plan to this one.
 
@@ -87,7 +85,7 @@ class Plan(BaseModel):
     @computed_field  # type: ignore[prop-decorator]  # as pydantic documents it
     @property
     def not_measured(self) -> list[str]:
-        """Cached tables, and tables of sharding types that no training measures: their costs are predicted, not measured."""
+        """Cached tables, and tables of types that no training measures: their costs are predicted, not measured."""
         return [name for name, table in self.tables.items() if not table.is_by_columns]
 
     def to_json(self) -> str:
@@ -149,9 +147,7 @@ def compare_costs(
     """
     training = "train a version for it (`dreamshard run`)"
     if measured is None:
-        doubt = (
-            f"it is unknown what this placer's costs were measured on, so they may be no guide to {called or hardware}"
-        )
+        doubt = f"it is unknown what this placer's costs were measured on: they may not hold for {called or hardware}"
         return (["hardware"], f"{doubt}; {training}") if hardware else ([], "")
     differs = measured.differences(task, hardware, knows_topology=knows_topology)
     if "hardware" in differs:

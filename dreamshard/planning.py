@@ -24,18 +24,19 @@ from dreamshard.tables import ON_ONE_HOST, Placement, Tables
 from dreamshard.tasks import NoPlacementError, PlacementTask, Placer, Shards, violation
 from dreamshard.workloads import ModelTables, bundled_lists, check_records, list_tables, model_tables
 
-REGISTRIES = "dreamshard.placers"
-"""Entry points that load a placer by the name of a version: a function from `str` to `Placer`."""
-
 PLACERS = (*baselines(), *PARTS, *RIVALS)
 """Names of placers that are neither a version nor a preset: heuristics, parts of a trained placer, TorchRec's planner."""
 
+TableSource = str | Path | Sequence[Mapping[str, Any]] | nn.Module
+AnyPlacer = Placer | str | Path
+"""A placer, or its name as for `load_placer`."""
 
-def read_tables(source: str | Path | Sequence[Mapping[str, Any]] | nn.Module, defaults: Tables | None = None) -> Tables:
+
+def read_tables(source: TableSource, defaults: Tables | None = None) -> Tables:
     """Read tables, and fill in missing statistics of their lookups.
 
     Args:
-        source: a `.csv`, `.parquet` or `.json` file, the name of a bundled list, a list of objects with the same fields
+        source: a `.csv`, `.parquet` or `.json` file, a bundled list's name, a list of objects with the same fields
             (docs/own-tables.md), or a model with TorchRec's collections.
         defaults: dataset that fills in missing statistics; None for a Zipf law's expectation.
 
@@ -49,9 +50,7 @@ def read_tables(source: str | Path | Sequence[Mapping[str, Any]] | nn.Module, de
     return read_model(source, defaults).tables
 
 
-def read_model(
-    source: str | Path | Sequence[Mapping[str, Any]] | nn.Module, defaults: Tables | None = None
-) -> ModelTables:
+def read_model(source: TableSource, defaults: Tables | None = None) -> ModelTables:
     """`read_tables`, with everything that the source says of each table."""
     if isinstance(source, nn.Module):
         from dreamshard.torchrec import tables_of  # optional
@@ -67,9 +66,8 @@ def load_placer(name: str | Path) -> Placer:
 
     Args:
         name: a preset (`a100`) or a hardware file (`cluster.yaml`), whose figures it places by; a heuristic
-            (`lookup_greedy`) or TorchRec's planner (`torchrec_planner`); a folder or an address (`s3://bucket/placer`) that
-            `save_placer` wrote; or a version in the registry (`champion`, `3`, or a URI of MLflow's), which
-            `dreamshard[pipeline]` reads.
+            (`lookup_greedy`) or TorchRec's planner (`torchrec_planner`); a folder or address (`s3://bucket/placer`) that
+            `save_placer` wrote; or a version in the registry (`champion`, `3`, or MLflow's URI), by `dreamshard[pipeline]`.
 
     Raises:
         ValueError: there is no such placer.
@@ -85,7 +83,7 @@ def load_placer(name: str | Path) -> Placer:
     if ("://" in text and not text.startswith("models:")) or Path(text).is_dir():
         return training.load_placer(UPath(text))
     try:
-        (registry,) = entry_points(group=REGISTRIES)
+        (registry,) = entry_points(group="dreamshard.placers")  # a function from a version's name to its placer
         placer: Placer = registry.load()(text)
         return placer
     except (ValueError, ImportError) as error:
@@ -101,12 +99,12 @@ def placer_called(
     """The placer of one of `PLACERS`.
 
     Args:
-        base: predicts costs for placers that place by them; None if there is none.
+        base: predicts costs for placers that place by them.
         spec: bandwidths and hosts that published planners assume; None for their defaults.
         seed: of random placements.
 
     Raises:
-        ValueError: it needs torchrec, which is not installed, or predicted costs of steps, which there are none of.
+        ValueError: it needs torchrec, which is not installed, or a `base`.
     """
     if name in PARTS:
         if base is None:
@@ -118,7 +116,7 @@ def placer_called(
     return baselines(seed).get(name) or rival(name, spec=spec)
 
 
-def place(task: PlacementTask, placer: Placer | str | Path, *, budget_ms: float | None = None) -> Plan:
+def place(task: PlacementTask, placer: AnyPlacer, *, budget_ms: float | None = None) -> Plan:
     """Plan the tables of a task.
 
     Args:
@@ -155,27 +153,26 @@ def make_plan(
         called: the user's name of that hardware, e.g. a file's path.
     """
     shards, tables = Shards.of(task, placement), task.tables
-    counts = torch.bincount(shards.device, minlength=task.num_devices).tolist()
-    devices: list[dict[str, int | float]] = [
-        {"memory_bytes": num_bytes, "tables": count}
-        for num_bytes, count in zip(shards.memory_bytes().tolist(), counts, strict=True)
-    ]
+    counts = torch.bincount(shards.device, minlength=task.num_devices)
+    figures: dict[str, list[int | float]] = {"memory_bytes": shards.memory_bytes().tolist(), "tables": counts.tolist()}
     if shards.in_host.any():
-        for device, num_bytes in zip(devices, shards.per_device(shards.host_bytes).tolist(), strict=True):
-            device["host_memory_bytes"] = num_bytes
+        figures["host_memory_bytes"] = shards.per_device(shards.host_bytes).tolist()
     overall_ms, costs_of, warning = None, None, ""
     differs: list[Difference] = []
     if predictor is not None:
         costs, costs_of = predictor.predict(task, placement), predictor.measured_on(task)
         overall_ms = round(float(costs.overall_ms()), 4)
-        for device, phases in zip(devices, costs.phases_ms.tolist(), strict=True):
-            device |= {f"{phase}_ms": round(ms, 4) for phase, ms in zip(PHASES, phases, strict=True)}
+        for phase, each_ms in zip(PHASES, costs.phases_ms.T.tolist(), strict=True):
+            figures[f"{phase}_ms"] = [round(ms, 4) for ms in each_ms]
         differs, warning = predictor.differences(task, hardware, called)
+    devices = zip(*figures.values(), strict=True)
     return Plan(
         num_devices=task.num_devices,
         devices_per_host=placement.devices_per_host if placement.sharding_types & set(ON_ONE_HOST) else None,
         placer=placer,
-        predicted=Predicted(overall_ms=overall_ms, devices=tuple(devices)),
+        predicted=Predicted(
+            overall_ms=overall_ms, devices=tuple(dict(zip(figures, of, strict=True)) for of in devices)
+        ),
         costs_of=costs_of,
         differs_in=tuple(differs),
         warning=warning,
@@ -197,7 +194,7 @@ def legal_placement(task: PlacementTask, placer: Placer, budget_ms: float | None
     return placement
 
 
-def explain(task: PlacementTask, plan: Plan, placer: Placer | str | Path) -> Explanation:
+def explain(task: PlacementTask, plan: Plan, placer: AnyPlacer) -> Explanation:
     """Say why each device of a plan is slow, and what each table costs there and elsewhere, as a placer predicts it.
 
     Raises:
@@ -210,9 +207,7 @@ def explain(task: PlacementTask, plan: Plan, placer: Placer | str | Path) -> Exp
     return explanation.explain(*_on_hosts(task, plan), _predictor(placer))
 
 
-def compare_plans(
-    task: PlacementTask, plans: Mapping[str, Plan], placer: Placer | str | Path
-) -> dict[str, DeviceCosts]:
+def compare_plans(task: PlacementTask, plans: Mapping[str, Plan], placer: AnyPlacer) -> dict[str, DeviceCosts]:
     """Predict each device's costs under several plans of the same tables; the cheapest plan comes first.
 
     Raises:
@@ -227,12 +222,12 @@ def compare_plans(
     return dict(sorted(costs.items(), key=lambda named: float(named[1].overall_ms())))
 
 
-def placer_of(placer: Placer | str | Path) -> Placer:
+def placer_of(placer: AnyPlacer) -> Placer:
     """The placer, or the one of that name."""
     return load_placer(placer) if isinstance(placer, str | Path) else placer
 
 
-def _predictor(placer: Placer | str | Path) -> SearchingPlacer:
+def _predictor(placer: AnyPlacer) -> SearchingPlacer:
     by = placer_of(placer)
     if not isinstance(by, SearchingPlacer):
         raise ValueError(f"{by.name} predicts no costs of a step; give a preset or a trained placer")

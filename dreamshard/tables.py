@@ -1,7 +1,5 @@
 """Tables to be placed, and how a placement shards each, in TorchRec's words, and on which devices.
 
-A table's statistics are counted over a batch of lookups; bins are DreamShard's.
-
 table_wise      whole, on one device
 column_wise     ranges of columns, each on one device
 row_wise        a block of rows on every device
@@ -64,7 +62,7 @@ class Tables:
     `lookups`, `unique_rows` and `bins` describe one batch of `lookups / pooling_factor` training samples.
 
     Attributes:
-        names: `T` names, unique unless these are shards.
+        names: `T`, unique unless these are shards.
         rows: `[T]` hash size, at least 1.
         dim: `[T]` embedding dimension, a multiple of 4.
         pooling_factor: `[T]` mean lookups per sample; 0 for an unused table.
@@ -72,9 +70,8 @@ class Tables:
         lookups: `[T]` lookups in the batch.
         unique_rows: `[T]` distinct rows looked up in the batch.
         poolings: `[T]` pooled vectors that a sample gets; 0 for sequences, of which it gets a vector per lookup.
-        block_share: `[T, 64]` share of the lookups in each of `ROW_BLOCKS`; equal shares stand for unknown ones, None for
-            those of all tables.
-        first_column: `[T]` in the table of that name, if these are shards, each with `dim` columns; None if all are whole.
+        block_share: `[T, 64]` share of the lookups in each of `ROW_BLOCKS`, equal if unknown; None if all are.
+        first_column: `[T]` in the table of that name, if these are shards of `dim` columns; None if all are whole.
 
     >>> task.tables.select([1]).names
     ('item',)
@@ -147,9 +144,8 @@ class Tables:
     def labels(self) -> list[str]:
         """`T` names for people; several shards of one table are called `name[first:last]`."""
         count, ranges = Counter(self.names), self.column_ranges.tolist()
-        return [
-            f"{name}[{a}:{b}]" if count[name] > 1 else name for name, (a, b) in zip(self.names, ranges, strict=True)
-        ]
+        called = zip(self.names, ranges, strict=True)
+        return [f"{name}[{first}:{last}]" if count[name] > 1 else name for name, (first, last) in called]
 
     @property
     def vectors(self) -> Float[Tensor, " T"]:
@@ -164,7 +160,7 @@ class Tables:
     def shares_of(self, table: Int[Tensor, " S"], rows: Int[Tensor, "S 2"]) -> Float[Tensor, "2 S"]:
         """Shares of the lookups, and of the distinct rows, of ranges of rows; within a block both are even.
 
-        Distinct rows are in each block in proportion to those that as many random lookups of its rows would find.
+        A block's distinct rows are in proportion to those that as many random lookups of its rows would find.
         """
         even = torch.diff(rows)[:, 0] / self.rows[table]
         if self.block_share is None:
@@ -214,9 +210,7 @@ def block_shares(shares: Sequence[Sequence[float] | Float[Tensor, " K"] | None])
 
 def _adding_up(bins: tuple[float, ...]) -> tuple[float, ...]:
     if sum(bins) > 0 and abs(sum(bins) - 1) > 0.01:
-        raise ValueError(
-            f"shares of distinct rows in bins, or of lookups in blocks, add up to {sum(bins):.4g}, not to 1"
-        )
+        raise ValueError(f"shares of distinct rows in bins, or lookups in blocks, add up to {sum(bins):.4g}, not to 1")
     return bins
 
 
@@ -236,7 +230,7 @@ _AS_PRINTED = BeforeValidator(lambda value: value.rpartition(".")[2].lower() if 
 
 @pydantic.dataclasses.dataclass(frozen=True, config=ConfigDict(coerce_numbers_to_str=True, str_strip_whitespace=True))
 class ModelTable:
-    """One table of a list or a model; None if lookups are not known.
+    """One table of a list or a model; None for unknown lookups.
 
     Attributes:
         name: in the model, unique within its module.
@@ -250,9 +244,6 @@ class ModelTable:
         num_poolings: pooled vectors per sample; None for one per feature.
         block_share: of the lookups, in each of any number of equal blocks of rows (`0.7+0.2+0.1` in CSV).
         collection: class of the module that holds it, with its package; empty if unknown.
-
-    Raises:
-        ValidationError: a value is out of range.
     """
 
     name: Annotated[str, Field(min_length=1)]
@@ -305,10 +296,9 @@ class TableSharding:
 
     Attributes:
         sharding_type: by TorchRec's name.
-        columns: ranges of a column-wise or grid-sharded table, in order; empty for tables that keep their columns together.
+        columns: ranges of a column-wise or grid-sharded table, in order; empty for other types.
         where: device of each range, or host for `ON_ONE_HOST`; empty for a table on every device.
-        cached_share: share of the rows that device memory caches while the table is in host memory; None for a table in
-            device memory.
+        cached_share: share of the rows that the device caches of a table in host memory; None in device memory.
 
     >>> ds.TableSharding("column_wise", columns=((0, 64), (64, 128)), where=(0, 3)).ranges(128)
     ((0, 64), (64, 128))
@@ -398,13 +388,11 @@ class Placement:
                 raise ValueError(f"the placement names {what}s {sharding.where}, but there are {what}s 0..{places - 1}")
 
     @classmethod
-    def whole(
-        cls, device: Int[Tensor, " T"] | Sequence[int], num_devices: int, devices_per_host: int | None = None
-    ) -> "Placement":
-        """Place whole tables; `device` is `[T]`."""
+    def whole(cls, device: Int[Tensor, " T"] | Sequence[int], num_devices: int) -> "Placement":
+        """Place whole tables on `[T]` devices of one host."""
         numbers = device.tolist() if isinstance(device, Tensor) else device
         on = {d: TableSharding("table_wise", where=(d,)) for d in set(numbers)}
-        return cls(tuple(on[d] for d in numbers), num_devices, devices_per_host or num_devices)
+        return cls(tuple(on[d] for d in numbers), num_devices, num_devices)
 
     @cached_property
     def device(self) -> Int[Tensor, " T"]:

@@ -1,7 +1,4 @@
-"""Placement tasks: tables to place on equal devices; a placement as its shards, and whether it is legal; placers.
-
-Of shards these are their bytes and lookups, and the loads of collectives. Placers see a task in one canonical order.
-"""
+"""Placement tasks: tables to place on equal devices; a placement as its shards, and whether it is legal; placers."""
 
 import math
 from abc import ABC, abstractmethod
@@ -40,12 +37,12 @@ UNCACHED_ROW_BYTES = 4
 
 @dataclass(frozen=True, kw_only=True)
 class Activations:
-    """Memory of a training step besides tables, gradients of copies and caches: lookups, and the vectors that are exchanged.
+    """Memory of a training step besides tables, gradients of copies and caches: lookups, and vectors that are exchanged.
 
     Attributes:
         batch_size: samples per step of all devices; 0 counts nothing.
         lookup_bytes: per lookup of a device's shards: the ids of all batches that are in memory at once.
-        cached_lookup_bytes: of these, only of tables in host memory; besides `lookup_bytes`.
+        cached_lookup_bytes: besides these, per lookup of tables in host memory.
         sent_bytes: per column of the vectors, or partial sums, that a device's shards make for the whole batch.
         received_bytes: per column of the vectors that a device gets of all tables for its own samples.
     """
@@ -67,21 +64,18 @@ class PlacementTask:
         memory_bytes: bytes on each device for tables and `activations`.
         optimizer: fused into the backward pass; some keep state per row.
         name: in logs and in the lake.
-        devices_per_host: devices `0..devices_per_host-1` share the first host, and so on; None for as many per host as the
-            hardware has.
-        batch_size: training samples per step for which costs are predicted, None for as many as were measured; a testbed
-            measures the batch that it was set up with.
+        devices_per_host: devices `0..devices_per_host-1` share the first host, and so on; None for the hardware's.
+        batch_size: training samples per step for which costs are predicted, None for as many as were measured.
         precision_of: of single tables, instead of `precision`.
         constraints: that a placement must respect.
-        activations: that count as memory of the devices, as in a trainer. None do in training and `dreamshard place`, as in
-            the papers: memory is for weights, optimizer state and caches alone.
+        activations: that count as memory, as in a trainer; none do in training and `dreamshard place`, as in the papers.
 
     Raises:
-        ValueError: there are no tables, a precision or the optimizer is unknown, or the constraints contradict one another.
-            Whether the tables fit the devices' memory is found by placing them.
+        ValueError: there are no tables, a precision or the optimizer is unknown, or the constraints contradict one another;
+            placing finds whether the tables fit.
 
-    >>> ds.PlacementTask(task.tables, num_devices=8, memory_bytes=2**30, optimizer="adam").element_state_bytes
-    8
+    >>> ds.PlacementTask(task.tables, num_devices=2, memory_bytes=2**30).capacity_bytes.tolist()
+    [1073741824, 1073741824]
     """
 
     tables: Tables
@@ -127,11 +121,6 @@ class PlacementTask:
         quantisation = torch.tensor([INT8_ROW_BYTES * (precision == "int8") for precision in self.precisions])
         return quantisation + BYTES_PER_ROW_STATE[self.optimizer]
 
-    @property
-    def element_state_bytes(self) -> int:
-        """Bytes of optimizer state per weight."""
-        return BYTES_PER_ELEMENT_STATE[self.optimizer]
-
     @cached_property
     def table_bytes(self) -> Int[Tensor, " T"]:
         """`[T]` bytes of each table on a device, whole."""
@@ -156,7 +145,8 @@ class PlacementTask:
         self, table: Int[Tensor, " S"], rows: Int[Tensor, " S"], columns: Int[Tensor, " S"]
     ) -> Int[Tensor, " S"]:
         """Bytes of weights and state of parts of tables: so many rows and columns of each."""
-        return rows * (columns * (self.weight_bytes[table] + self.element_state_bytes) + self.row_bytes[table])
+        element_bytes = self.weight_bytes[table] + BYTES_PER_ELEMENT_STATE[self.optimizer]
+        return rows * (columns * element_bytes + self.row_bytes[table])
 
     @cached_property
     def capacity_bytes(self) -> Int[Tensor, " D"]:
@@ -180,12 +170,9 @@ class Shards:
     """Shards of a task's tables, `S` of them, which need not make up a placement.
 
     Attributes:
-        task: whose tables they are of.
-        table: `[S]` number of the task's table.
-        device: `[S]`.
+        table: `[S]` number of the task's table; `device` `[S]`.
         sharding_type: `[S]` positions in `SHARDING_TYPES`.
-        rows: `[S, 2]` first and last (exclusive) row.
-        columns: `[S, 2]` first and last (exclusive) column.
+        rows: `[S, 2]` first and last (exclusive) row; `columns` `[S, 2]` the same of columns.
         cached_share: `[S]` share of the rows that the device caches of a table in host memory; NaN in device memory.
         devices_per_host: as in `Placement`.
     """
@@ -276,11 +263,6 @@ class Shards:
         return torch.where(self.is_any("data_parallel"), 1.0 / self.num_devices, 1.0)
 
     @property
-    def resident_share(self) -> Float[Tensor, " S"]:
-        """`[S]` share of the rows in device memory: 1, or less for a table in host memory."""
-        return self.cached_share.float().nan_to_num(1.0)
-
-    @property
     def in_host(self) -> Bool[Tensor, " S"]:
         """`[S]` whether a shard is in host memory."""
         return self.cached_share.isfinite()
@@ -305,17 +287,15 @@ class Shards:
         """`[S]` device memory of each shard, with the task's activations but without `PlacementTask.received_bytes`."""
         rows, dim = self.num_rows, self.num_columns
         per_row = dim * self.task.weight_bytes[self.table] + CACHED_ROW_BYTES
-        in_cache = (rows * self.resident_share).ceil().long() * per_row + rows * UNCACHED_ROW_BYTES
+        in_cache = (rows * self.cached_share.float()).nan_to_num().ceil().long() * per_row + rows * UNCACHED_ROW_BYTES
         gradient = self.is_any("data_parallel") * rows * dim * GRADIENT_BYTES
         held = torch.where(self.in_host, in_cache, self.stored_bytes + gradient)
         return held + self.activation_bytes if self.task.activations.batch_size else held
 
     @property
     def activation_bytes(self) -> Int[Tensor, " S"]:
-        """`[S]` lookups and vectors of each shard; a copy's vectors are among the `received_bytes` of its device.
-
-        The backward pass makes a copy's gradient before it adds it to the bucket of `DistributedDataParallel`.
-        """
+        """`[S]` lookups and vectors of each shard; a copy's vectors are among the `received_bytes` of its device."""
+        # the backward pass makes a copy's gradient before it adds it to the bucket of `DistributedDataParallel`
         lookups, copies = self.tables.pooling_factor.double() * self.batch_share.double(), self.is_any("data_parallel")
         activations = self.task.activation_bytes(lookups, self.tables.sent_dim * ~copies, self.in_host)
         return activations + copies * self.num_rows * self.num_columns * GRADIENT_BYTES
@@ -338,7 +318,7 @@ class Shards:
         return self.select(self.device == device)
 
     def require_hosts_of(self, devices_per_host: int) -> None:
-        """Raise a ValueError if rows of a table are spread over a host and hosts have fewer devices."""
+        """Raise a ValueError if tables are spread over a host and hosts have fewer devices."""
         if self.devices_per_host > devices_per_host and bool(self.is_any(*ON_ONE_HOST).any()):
             raise ValueError(
                 f"the placement spreads rows over hosts of {self.devices_per_host} devices, but there are {devices_per_host} "
@@ -370,14 +350,14 @@ class Shards:
 
     @property
     def traffic(self) -> Int[Tensor, "S 4"]:
-        """What each shard adds to the collectives of a step, which wait for the device that carries most.
+        """`[S, 4]` what each shard adds to the collectives of a step, which wait for the device that carries most.
 
-        Dims are fp32 columns per sample of the whole batch, of all vectors that it gets:
+        All are fp32 columns per sample of the whole batch, of all vectors that it gets, except copies' bytes:
 
         - `in_all_to_all`;
-        - of blocks of pooled row-wise tables, whose partial sums a reduce-scatter over all devices adds up;
-        - bytes of the gradients of data-parallel copies, of which the backward pass has an all-reduce;
-        - of pooled blocks on one host: a reduce-scatter, then an all-to-all between devices of equal number on all hosts.
+        - blocks of pooled row-wise tables: a reduce-scatter of partial sums over all devices;
+        - bytes of the gradients of data-parallel copies: an all-reduce in the backward pass;
+        - pooled blocks on one host: a reduce-scatter, then an all-to-all between devices of equal number on all hosts.
         """
         dims, gradients = self.tables.sent_dim, GRADIENT_BYTES * self.tables.rows * self.tables.dim
         summed = dims * ~self.in_all_to_all
@@ -405,6 +385,20 @@ def violation(task: PlacementTask, placement: Placement) -> str:
     return mismatch(task, placement) or next(_violations(task, placement), "")
 
 
+def sharding_violations(constraints: Constraints, name: str, sharding: TableSharding) -> Iterator[str]:
+    """Why a table may not be sharded so, wherever its shards are."""
+    types = constraints.sharding_types_for(name)
+    if sharding.sharding_type not in types:
+        yield f"table {name!r} is sharded {sharding.sharding_type}, but may be {' or '.join(types)}"
+    is_cached = sharding.cached_share is not None
+    if not constraints.may_be_cached(name) if is_cached else constraints.cached_share_of.get(name):
+        where = "host memory (--cache allows it)" if is_cached else "device memory"
+        yield f"table {name!r} is in {where}, which its constraints do not allow"
+    least = constraints.narrowest_columns_of.get(name, 0)
+    if len(sharding.columns) > 1 and any(end - start < least for start, end in sharding.columns):
+        yield f"table {name!r} has a shard of fewer than {least} columns"
+
+
 def allowed_devices(task: PlacementTask) -> Bool[Tensor, "T D"]:
     """Devices that may hold shards of each table: named by the constraints, and with any memory for tables."""
     allowed = (task.capacity_bytes > 0).repeat(len(task.tables), 1)
@@ -425,16 +419,7 @@ def _violations(task: PlacementTask, placement: Placement) -> Iterator[str]:
         yield f"device {fullest} would hold {gib(int(held[fullest]))} of tables, but has {most} for them"
     names = task.tables.names
     for name, sharding in zip(names, placement.tables, strict=True):
-        types = constraints.sharding_types_for(name)
-        if sharding.sharding_type not in types:
-            yield f"table {name!r} is sharded {sharding.sharding_type}, but may be {' or '.join(types)}"
-        is_cached = sharding.cached_share is not None
-        if not constraints.may_be_cached(name) if is_cached else constraints.cached_share_of.get(name):
-            where = "host memory (--cache allows it)" if is_cached else "device memory"
-            yield f"table {name!r} is in {where}, which its constraints do not allow"
-        least = constraints.narrowest_columns_of.get(name, 0)
-        if len(sharding.columns) > 1 and any(end - start < least for start, end in sharding.columns):
-            yield f"table {name!r} has a shard of fewer than {least} columns"
+        yield from sharding_violations(constraints, name, sharding)
     wrong = ~allowed_devices(task)[shards.table, shards.device]
     for t, device in zip(shards.table[wrong].tolist(), shards.device[wrong].tolist(), strict=True):
         yield f"table {names[t]!r} has a shard on device {device}, which it may not use"
@@ -487,8 +472,7 @@ class Placer(Protocol):
         """Place a task's tables by the sharding types that the task's constraints allow and the placer knows.
 
         Args:
-            budget_ms: work of a search: as much as an idle core does in this time, the same on any machine; None for the
-                placer's own. Placers that do not search ignore it.
+            budget_ms: work of a search, as much as an idle core does in this time; None for the placer's own.
 
         Raises:
             NoPlacementError: none was found.
@@ -498,8 +482,7 @@ class Placer(Protocol):
 class OrderedPlacer(ABC):
     """A placer whose placements depend neither on the order of a list of tables nor on the numbers of equal devices.
 
-    Searches draw tables and devices by number, and sums of floating-point numbers depend on their order, so
-    `place_ordered` sees every task in one canonical order.
+    Searches draw by number, and sums depend on their order, so `place_ordered` sees a task in one canonical order.
     """
 
     orders_tables: ClassVar[bool] = True

@@ -101,26 +101,21 @@ class AcceleratorSpec:
         memory_bytes_per_s: peak bandwidth of the device memory.
         l2_bytes: last-level cache, shared by the whole device.
         l2_bytes_per_s: read bandwidth of that cache, measured by microbenchmarks if there are any.
-        num_sms: streaming multiprocessors.
-        warps_per_sm: resident warps of one multiprocessor.
-        clock_hz: boost clock.
+        num_sms: streaming multiprocessors, each with `warps_per_sm` resident warps and the boost clock `clock_hz`.
         launch_s: from the end of one kernel to the first instruction of the next.
         host_s: that kernels wait for the host in the two calls of a step, besides launches; None for a host that runs ahead.
         link_bytes_per_s: to the other devices of the node, one direction.
         link_latency_s: of one all-to-all within a node.
-        devices_per_node: devices that reach each other by that link.
+        devices_per_node: that reach each other by that link.
         network_bytes_per_s: each device's share of the node's network, one direction.
         network_latency_s: of one all-to-all across nodes.
-        link_curve: how the link is modelled, one of `LINKS`. The name of a GPU: as measured on it, and a link of another
-            bandwidth takes as long for proportionally more bytes. A kind of link: `link_latency_s`, and the share of the
-            bandwidth that measured links of this kind reach. None: latency, and the whole bandwidth.
+        link_curve: one of `LINKS`. A GPU's name: as measured on it, and a link of another bandwidth takes as long for
+            proportionally more bytes. A kind of link: `link_latency_s`, and the share of the bandwidth that measured links
+            of this kind reach. None: latency, and the whole bandwidth.
         shared_bytes_per_s: of the path through a host's memory that all bytes between its devices take, together; None for
-            links that reach from device to device, or if `link_curve` names a GPU.
+            links from device to device, or if `link_curve` names a GPU.
         host_memory_bytes: of a node, for tables in host memory; None if unknown.
-        host_bytes_per_s: to the host's memory, one direction; None if unknown, so that tables in host memory have no cost.
-
-    Raises:
-        ValueError: a figure is not above zero.
+        host_bytes_per_s: to the host's memory, one direction; None if unknown: tables in host memory have no cost.
     """
 
     name: str
@@ -145,11 +140,7 @@ class AcceleratorSpec:
 
 
 def read_hardware(path: Path) -> AcceleratorSpec:
-    """Read a hardware file.
-
-    Raises:
-        ValueError: the file is missing, or a key, unit or figure in it is wrong.
-    """
+    """Read a hardware file; a ValueError says that the file is missing, or a key, unit or figure in it is wrong."""
     with reading(path, "is not a hardware file", "see docs/hardware.md"):
         spec = _parsed(path)
         if "link_latency" in yaml.safe_load(path.read_bytes()) and spec.link_curve in PRESETS:
@@ -162,11 +153,7 @@ def read_hardware(path: Path) -> AcceleratorSpec:
 
 
 def hardware(name: str) -> AcceleratorSpec:
-    """The preset called `name`, in any case, or the hardware described by the file at `name`.
-
-    Raises:
-        ValueError: there is no such preset or file, or a key, unit or figure in it is wrong.
-    """
+    """The preset called `name`, in any case, or the hardware of that file; a ValueError says that it is missing or wrong."""
     if is_hardware_file(name):
         return read_hardware(Path(name))
     if name.lower() not in PRESETS:
@@ -196,9 +183,7 @@ def _content(path: Path) -> dict[str, str]:
     if not (base := figures.pop("base", "").lower()):
         return figures
     if base not in (names := [file.stem for file in _PRESETS.glob("*.yaml")]):
-        raise InputError(
-            f"{path}: there is no preset {brief(base)}{did_you_mean(base, names)}; use one of docs/hardware.md"
-        )
+        raise InputError(f"{path}: there is no preset {brief(base)}{did_you_mean(base, names)}; see docs/hardware.md")
     return _content(_PRESETS / f"{base}.yaml") | figures
 
 

@@ -1,9 +1,9 @@
 """How long collectives take over the links of an accelerator's node and the network between nodes.
 
 Within a node NCCL's collectives follow monotone curves through public measurements, in logarithms. Devices without access to
-each other's memory pass all bytes through the host's. An all-to-all then takes the link of its largest sender and that path
-for the bytes of all, which explains NeuroShard's networks of four GPUs to 4 %. What leaves the node shares its adapters
-evenly; no public time between hosts checks this, except those at `PEER_S`.
+each other's memory pass all bytes through the host's: an all-to-all takes the link of its largest sender and that path for
+the bytes of all, which explains NeuroShard's networks of four GPUs to 4 %. What leaves the node shares its adapters evenly;
+only public times at `PEER_S` check this.
 """
 
 import math
@@ -41,10 +41,9 @@ def collectives_s(
 ) -> Float[Tensor, "*B 2"]:
     """Seconds of all collectives of a step, forward and backward, one after another; every device waits for them.
 
-    Table- and column-wise shards need an all-to-all each way. Row-wise tables need a reduce-scatter of partial sums over all
-    devices, and an all-gather of gradients on the way back. Tables on one host need a reduce-scatter within it, then an
-    all-to-all between devices of equal number on all hosts; on the way back the same in reverse. Data-parallel tables need an
-    all-reduce of their gradients in the backward pass.
+    Table- and column-wise shards need an all-to-all each way; row-wise tables a reduce-scatter of partial sums over all
+    devices, and an all-gather of gradients back; tables on one host a reduce-scatter within it, then an all-to-all between
+    devices of equal number on all hosts, and the reverse; data-parallel tables an all-reduce of gradients.
 
     Args:
         most: `Shards.traffic` of the device that carries most of each kind.
@@ -76,15 +75,13 @@ def collective_s(
 ) -> Float[Tensor, "*B"]:
     """Seconds of one collective, for which all devices wait; 0 for no bytes.
 
-    Within a node the spec's curve holds. What leaves the node shares its adapters evenly (one or more for each device, or one
-    for several), at `NETWORK_SHARE` of their bandwidth; all hosts are full and reach each other at full speed. Both happen at
-    once, so the slower one counts. In an all-to-all each device of another node costs `PEER_S`. In the other collectives each
-    ring of NCCL enters and leaves a host once, so that the adapters of a host share what one device sends, and each host more
-    costs `PEER_S`.
+    Within a node the spec's curve holds. What leaves the node shares its adapters evenly, at `NETWORK_SHARE` of their
+    bandwidth; all hosts are full and reach each other at full speed. Both happen at once, so the slower one counts. In an
+    all-to-all each device of another node costs `PEER_S`. In the other collectives each ring of NCCL enters and leaves a host
+    once, so that the adapters of a host share what one device sends, and each host more costs `PEER_S`.
 
     Args:
-        num_bytes: as `collective_times` counts them. In an all-to-all, of the largest sender: a device never receives more
-            than that sends, a `D`-th of it to each device, itself too.
+        num_bytes: as `CollectiveTimes` counts them; in an all-to-all, of the largest sender, a `D`-th to each device.
         devices_per_host: devices that reach each other by the node's own link.
         mean_bytes: of an all-to-all, mean over the senders; as many as `num_bytes` if left out.
     """
@@ -106,7 +103,7 @@ def collective_s(
 def within_node_s(
     num_bytes: Float[Tensor, "*B"], spec: AcceleratorSpec, near: int, operation: Operation
 ) -> Float[Tensor, "*B"]:
-    """Seconds of one collective among `near` devices of a node; bytes as `collective_times` counts them."""
+    """Seconds of one collective among `near` devices of a node; bytes as `CollectiveTimes` counts them."""
     if near == 1:
         return torch.zeros_like(num_bytes)
     if spec.link_curve in PRESETS:
@@ -144,8 +141,7 @@ def fit_link_curve(
     """The curve through times by number of GPUs and bytes, after the least change that makes them rise.
 
     Between numbers it is interpolated in their logarithm. Beyond the largest measured number `m`, each doubling adds as much
-    latency as the last measured one, and the rest grows with the share of the bytes that leaves a GPU, from `(m-1)/m` to
-    `(n-1)/n`.
+    latency as the last one, and the rest grows with the share of the bytes that leaves a GPU, from `(m-1)/m` to `(n-1)/n`.
     """
     rising = [scipy.optimize.isotonic_regression(np.log(1e-6 * row)).x for row in times_us]  # [C, K]
     curve = np.array([np.interp(np.log(num_gpus), np.log(counts), column) for column in np.transpose(rising)])
@@ -157,10 +153,7 @@ def fit_link_curve(
 
 
 def curve_s(curve: "scipy.interpolate.PchipInterpolator", num_bytes: Float[Tensor, "*B"]) -> Float[Tensor, "*B"]:
-    """Seconds for these bytes, in their precision.
-
-    Below the smallest measured size it takes as long as that; above the largest it grows in proportion.
-    """
+    """Seconds for these bytes: below the smallest measured size as long as for that; above the largest in proportion."""
     wanted = num_bytes.double().clamp(min=1).log()
     within = wanted.clamp(float(curve.x[0]), float(curve.x[-1]))
     measured = torch.from_numpy(np.asarray(curve(within.numpy())))
@@ -168,10 +161,9 @@ def curve_s(curve: "scipy.interpolate.PchipInterpolator", num_bytes: Float[Tenso
 
 
 class CollectiveTimes(NamedTuple):
-    """Microseconds of one collective by number of GPUs and bytes.
+    """Microseconds of one collective by number of GPUs and bytes, counted as by nccl-tests.
 
-    Bytes are nccl-tests' size: all that each sends in an all-to-all, the input of each in a reduce-scatter or an
-    all-reduce, and the output of each in an all-gather.
+    That is all that each sends in an all-to-all, the input of each in reductions, and the output of each in an all-gather.
     """
 
     counts: Int[np.ndarray, " C"]

@@ -20,9 +20,9 @@ cached. `_missed_rows` says which rows the cache misses. Data-parallel copies: t
 dense optimizer then reads it and rewrites all rows.
 
 Constants marked as fitted are so together, by least squares on logarithms: to the forward sweep of torchrec PR 2365 (taken
-for an A100), times of V100 and H100, kernels of one trace of an A100 (HolisticTraceAnalysis), and NeuroShard's cost network
-of four GPUs like an RTX 2080 Ti. The host's launches are of one B200 call (FBGEMM PR 5749). `HOST_LINK_SHARE` is fitted to an
-H100 (NVIDIA/recsys-examples), whose backward pass moves rows at 39 to 44 GB/s in each direction at once, of 63.
+for an A100), times of V100 and H100, one trace of an A100 (HolisticTraceAnalysis), and NeuroShard's cost network of four GPUs
+like an RTX 2080 Ti. The host's launches are of one B200 call (FBGEMM PR 5749). `HOST_LINK_SHARE` is fitted to an H100
+(NVIDIA/recsys-examples), whose backward pass moves rows at 39 to 44 GB/s in each direction at once, of 63.
 `python -m tests.benchmarks presets` compares all public times.
 """
 
@@ -143,8 +143,7 @@ def placed_loads(shards: Shards, batch_size: int) -> Float[Tensor, "S L"]:
 
     Statistics of another batch size are scaled: lookups by the pooling factor, distinct rows by `_distinct_rows`. A block of
     rows looks up its share of the lookups, but writes partial sums for the whole batch. A data-parallel copy looks up its
-    share of the batch; its backward pass writes a dense gradient, with which a dense optimizer rewrites all rows.
-    `DIM`, which the all-to-all carries, is that of shards `in_all_to_all` alone.
+    share of the batch. `DIM`, which the all-to-all carries, is that of shards `in_all_to_all` alone.
     """
     task, tables = shards.task, shards.tables
     dim, rows, samples = tables.dim.double(), tables.rows.double(), batch_size * shards.batch_share.double()  # [S]
@@ -189,21 +188,20 @@ def placed_loads(shards: Shards, batch_size: int) -> Float[Tensor, "S L"]:
 
 
 def _missed_rows(shards: Shards, unique: Float[Tensor, " S"]) -> Float[Tensor, " S"]:
-    """Distinct rows of a batch that the cache on the device misses.
+    """Distinct rows of a batch that a full cache on the device misses, if all batches' lookups are drawn alike.
 
     It holds the rows that are looked up most often, bin by bin. Rows that a batch looks up once stand for all rows that are
     looked up so rarely, so they share what is left of the cache evenly with the rows that the batch does not look up at all:
 
         misses = sum over bins of rows in the bin x (1 - cached share of the bin)
 
-    This assumes a cache that has long been full, and lookups that are drawn alike in every batch. Every row that comes in
-    drives out one that was updated, which is written back.
+    Every row that comes in drives out one that was updated, which is written back.
     """
     rows = unique[:, None] * _shares(shards.tables).flip(1)  # [S, 17], most often looked up first
     alike = rows.clone()
     alike[:, -1] += shards.tables.rows.double() - unique
     hotter = alike.cumsum(dim=1) - alike
-    resident = shards.tables.rows.double() * shards.resident_share.double()
+    resident = shards.tables.rows.double() * shards.cached_share.nan_to_num(1.0)
     kept = ((resident[:, None] - hotter) / alike.clamp(min=1)).clamp(min=0, max=1)
     return (rows * (1 - kept)).sum(dim=1)
 
@@ -250,10 +248,10 @@ def _sectors(num_bytes: Float[Tensor, " T"]) -> Float[Tensor, " T"]:
 
 
 def sharding_costs(shards: Shards, batch_size: int, spec: AcceleratorSpec) -> DeviceCosts:
-    """`[D]` milliseconds per phase of tables of any sharding type, in float64.
+    """`[D]` milliseconds per phase of tables of any sharding type, in float64; collectives follow one another.
 
     All shards of a device count as one call of the fused operator. TorchRec calls it once for each sharding type, whose
-    launches the host hides while the device works. Collectives follow one another.
+    launches the host hides while the device works.
 
     Raises:
         ValueError: rows are spread over more devices than a host has, or tables are in host memory and the accelerator's
@@ -276,11 +274,7 @@ def require_host_link(spec: AcceleratorSpec, shards: Shards) -> None:
 
 
 def exchanges_s(shards: Shards, batch_size: int, spec: AcceleratorSpec) -> Float[Tensor, " 2"]:
-    """Seconds of all collectives, forward and backward; hosts have as many devices as the task says, or the hardware.
-
-    Raises:
-        ValueError: rows are spread over more devices than a host has.
-    """
+    """Seconds of all collectives, forward and backward; a ValueError says that rows are spread over more than a host."""
     num_devices, carried = shards.num_devices, shards.carried.double()
     per_host = min(shards.task.devices_per_host or spec.devices_per_node, num_devices)
     shards.require_hosts_of(per_host)
@@ -298,14 +292,11 @@ def operators_s(figures: Floats, loads: Floats) -> Floats:
     return times
 
 
-@jit
 def kernels_s(figures: Floats, loads: Floats) -> Floats:
-    """`[N, 2]` forward and backward of devices with these loads, without launches."""
-    times = np.zeros((len(loads), 2))
-    for n in range(len(loads)):
-        load = loads[n]
-        times[n, 0] = forward_kernel_s(figures, load) + load[LOOKUPS] * CHECK_CYCLES / figures[_CYCLES]
-        times[n, 1] = prepare_kernels_s(figures, load) + sort_kernels_s(figures, load) + update_kernels_s(figures, load)
+    """`operators_s` without launches and waits for the host."""
+    kernels_only = figures.copy()
+    kernels_only[[_LAUNCH, _HOST]] = 0
+    times: Floats = operators_s(kernels_only, loads)
     return times
 
 
@@ -318,20 +309,18 @@ def forward_s(figures: Floats, load: Floats) -> float:
     moved_s = load[HOST_ROW_BYTES] / figures[_HOST_RATE]
     sorted_bytes = load[CACHED_LOOKUPS] * (PREPARE_BYTES + KEY_BYTES + SORT_PAIR_BYTES * _passes(load))
     prefetch_s = (load[CACHED_LOOKUPS] > 0) * PREFETCH_KERNELS * figures[_LAUNCH]
-    seconds += moved_s + sorted_bytes / (BANDWIDTH_SHARE * figures[_MEMORY]) + prefetch_s
-    return seconds
+    return seconds + moved_s + sorted_bytes / (BANDWIDTH_SHARE * figures[_MEMORY]) + prefetch_s
 
 
 @inlined
 def backward_s(figures: Floats, load: Floats) -> float:
     """Seconds of the backward operator and its optimizer, dense optimizers and state in host memory included."""
-    seconds = prepare_kernels_s(figures, load) + sort_kernels_s(figures, load) + update_kernels_s(figures, load)
+    seconds = sort_kernels_s(figures, load, PREPARE_BYTES) + update_kernels_s(figures, load)
     seconds += (BACKWARD_KERNELS + _passes(load)) * figures[_LAUNCH]
     seconds = _beside_host(seconds, HOST_BACKWARD_LAUNCHES, figures)
     dense_launches_s = (load[DENSE_BYTES] > 0) * DENSE_KERNELS * figures[_LAUNCH]
     seconds += load[DENSE_BYTES] / (STREAM_SHARE * figures[_MEMORY]) + dense_launches_s
-    seconds += load[HOST_STATE_BYTES] / figures[_HOST_RATE]
-    return seconds
+    return seconds + load[HOST_STATE_BYTES] / figures[_HOST_RATE]
 
 
 @jit
@@ -369,16 +358,9 @@ def update_kernels_s(figures: Floats, load: Floats) -> float:
 
 
 @jit
-def prepare_kernels_s(figures: Floats, load: Floats) -> float:
-    """Seconds of the kernels that number the indices before the sort, and find their segments after it."""
-    seconds = load[LOOKUPS] * PREPARE_BYTES / (BANDWIDTH_SHARE * figures[_MEMORY])
-    return seconds / _filled(figures, load[LOOKUPS] / 32)
-
-
-@jit
-def sort_kernels_s(figures: Floats, load: Floats) -> float:
-    """Seconds of the kernels that sort the indices."""
-    sort_bytes = load[LOOKUPS] * (KEY_BYTES + SORT_PAIR_BYTES * _passes(load))
+def sort_kernels_s(figures: Floats, load: Floats, more_bytes: float = 0.0) -> float:
+    """Seconds of the kernels that sort the indices, if they move `more_bytes` for each."""
+    sort_bytes = load[LOOKUPS] * (more_bytes + KEY_BYTES + SORT_PAIR_BYTES * _passes(load))
     return sort_bytes / (BANDWIDTH_SHARE * figures[_MEMORY]) / _filled(figures, load[LOOKUPS] / 32)
 
 

@@ -1,13 +1,10 @@
 """Sources of tables and of their lookups; where these are stored is `storage/`'s business.
 
-sources        opens a source by its name: bundled workload, file, folder or bucket; and the spelling by which it is known;
-               calls a person's own function; `dreamshard.torchrec` reads the models that they return
-workload       which tables to ingest, and the `Workload` that every source gives; generated lookups: Zipf's for lists, and
-               of Meta's datasets, to fit what Meta published
+sources        opens a source by its name: bundled workload, file, folder or bucket; calls a person's own function
+workload       which tables to ingest, and the `Workload` that every source gives; generated lookups
 table_list     the tables of a list or model: read, checked and completed; types, optimizers, features, modules
 task_sampling  tables split into training and held-out tables, and tasks drawn from either
-lookups        lookups in memory and as Parquet, their statistics, and a dataset's version; readers of recorded lookups:
-               Meta's and MLPerf's files, Criteo's logs
+lookups        lookups in memory and as Parquet, their statistics; readers of Meta's and MLPerf's files and Criteo's logs
 """
 
 from dreamshard.workloads.lookups import (

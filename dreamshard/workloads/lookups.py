@@ -8,11 +8,9 @@ Meta's DLRM datasets, MLPerf's arrays, and Criteo's click logs:
 - `.npy`: `[B, T]` rows, one lookup per sample and table, as `day_0_sparse.npy` of TorchRec's DLRM.
 - `.npz`: `X_cat [B, T]` as facebookresearch/dlrm writes it, or an array `[B, K]` of rows per table, as MLPerf has.
 - `.tsv`, `train.txt` or `day_0`, plain or gzipped: Criteo's label, 13 integer and 26 hexadecimal categorical columns. An
-  empty value is row 0, any other value v is row 1 + v mod (rows - 1). Unlike DLRM's dictionary per file, this needs no pass
-  over the file and gives a value the same row in every file, at the price of collisions.
+  empty value is row 0, any other value v is row 1 + v mod (rows - 1), the same in every file, unlike in DLRM's dictionaries.
 
-Tensors and `.npy` are memory-mapped, so one table is in memory at a time; a gzipped file is unpacked to a temporary one
-first. No code in a file runs.
+Tensors and `.npy` are memory-mapped; a gzipped file is unpacked to a temporary one first. No code in a file runs.
 """
 
 import gzip
@@ -47,7 +45,7 @@ class Lookups:
     """Rows of one table that a batch of samples looks up.
 
     Attributes:
-        indices: `[N]` row indices, sample after sample; int32, or int64 if the rows need it.
+        indices: `[N]` rows, sample after sample; int32, or int64 if the rows need it.
         offsets: `[O]`, O = B+1: sample `b` looks up `indices[offsets[b]:offsets[b+1]]`; from 0 to N; int32 or int64.
     """
 
@@ -61,9 +59,8 @@ class Lookups:
 
     def first(self, batch_size: int) -> "Lookups":
         """The first `batch_size` samples, or all if there are fewer; shares memory."""
-        if batch_size >= self.batch_size:
-            return self
-        return Lookups(self.indices[: int(self.offsets[batch_size])], self.offsets[: batch_size + 1])
+        offsets = self.offsets[: batch_size + 1]
+        return Lookups(self.indices[: int(offsets[-1])], offsets)
 
     def of_rows(self, first: int, end: int) -> "Lookups":
         """Those of rows `first` to `end` (exclusive), numbered from the first, of the same samples."""
@@ -100,18 +97,14 @@ class LookupFiles:
 
     Attributes:
         paths: table name -> local path, or address of a remote file (`s3://...`).
-        copies: local folder for copies of remote files, which must be named by their content; None if all are local.
+        copies: local folder for copies of remote files, whose names say their content; None if all are local.
     """
 
     paths: Mapping[str, Path | str]
     copies: Path | None = None
 
     def __call__(self, name: str) -> Lookups:
-        """Read the lookups of table `name`.
-
-        Raises:
-            ValueError: the table has no file, or the file does not hold lookups.
-        """
+        """Read the lookups of table `name`; a ValueError says that it has no file, or that this holds no lookups."""
         if name not in self.paths:
             raise ValueError(f"there are no lookups of table {name!r}, so it cannot be measured; ingest its workload")
         file = self.paths[name]
@@ -129,11 +122,7 @@ class LookupFiles:
 
 
 def write_lookups(path: str | Path, lookups: Lookups) -> None:
-    """Write one table's batch to `path` atomically: one column `indices`, one row per sample.
-
-    Raises:
-        ValueError: there are 2 ** 31 lookups or more, whose offsets an Arrow list array does not hold.
-    """
+    """Write one table's batch to `path` atomically: one column `indices`, a row per sample; fewer than 2 ** 31 lookups."""
     values = pa.array(lookups.indices.numpy())
     kind = pa.list_(pa.field("element", values.type, nullable=False))
     samples = pa.ListArray.from_arrays(pa.array(lookups.offsets.numpy(), pa.int32()), values, type=kind)
@@ -151,11 +140,7 @@ def write_lookups(path: str | Path, lookups: Lookups) -> None:
 
 
 def read_lookups(path: str | Path) -> Lookups:
-    """Read a file of `write_lookups`; the tensors share the file's buffers and must not be written to.
-
-    Raises:
-        ValueError: the file is missing, truncated, in another format, or has negative indices.
-    """
+    """Read a file of `write_lookups` without a copy, not to be written to; a ValueError says what is wrong with it."""
     if not Path(path).is_file():
         raise ValueError(f"there is no lookups file {path}; ingest the workload again to make it")
     with reading(path, "cannot be read as lookups", "write it again"):
@@ -186,11 +171,7 @@ def index_dtype(rows: int) -> torch.dtype:
 
 
 def statistics(table: WorkloadTable) -> Tables:
-    """`Tables` of one table, from one batch of lookups; bins and pooling factor are float64.
-
-    Raises:
-        ValueError: the batch has no samples.
-    """
+    """`Tables` of one table, from one batch of lookups; a ValueError says that the batch has no samples."""
     lookups, num_lookups = table.lookups, len(table.lookups.indices)
     if lookups.batch_size < 1:
         raise ValueError(f"table {table.name!r} has a batch without samples, so it has no pooling factor; ingest more")
@@ -233,7 +214,7 @@ class RecordedFile:
 
     Attributes:
         lookups: of a table's first samples, by its position, its rows and their number.
-        least_rows: how many rows each table needs for its largest index.
+        least_rows: that each table needs for its largest index.
     """
 
     num_tables: int
@@ -243,11 +224,7 @@ class RecordedFile:
 
 
 def open_tensors(path: Path, batch_size: int) -> RecordedFile:
-    """Open a `.pt` or `.pt.gz` file of Meta's format.
-
-    Raises:
-        ValueError: the file is truncated, in another format, or inconsistent.
-    """
+    """Open a `.pt` or `.pt.gz` file of Meta's format; a ValueError says that it is truncated, inconsistent or another."""
     name, advice = path.name, "give (indices int64 [N], offsets int64 [T*B+1] ascending from 0 to N, lengths [T, B])"
     with NamedTemporaryFile(prefix=f"{name}.", suffix=".tmp") as unpacked:
         file = path
@@ -307,11 +284,7 @@ def open_arrays(path: Path, batch_size: int) -> RecordedFile:
 
 
 def open_criteo(path: Path, batch_size: int) -> RecordedFile:
-    """Open a log of Criteo's, of which only `batch_size` lines are read; one lookup per sample and table.
-
-    Raises:
-        ValueError: the file is empty or truncated, or a line is in another format.
-    """
+    """Open the first lines of a Criteo log, with one lookup per sample and table; raises like `open_tensors`."""
     kinds = {**dict.fromkeys(_NUMERIC, pa.int64()), **dict.fromkeys(_CATEGORICAL, pa.string())}
     parts, done = [], 0
     with (

@@ -1,15 +1,14 @@
 """Opens a source of tables by its name: a bundled workload, a file, or a folder or bucket in one of two layouts.
 
 - A list: one `tables.csv`, `tables.parquet` or `tables.json`, and `<table>.parquet` next to it for each table with recorded
-  lookups: one column `indices`, a list per training sample. In file names, characters other than letters, digits and
-  `_.-~` are escaped as in a URL: `a/b` is `a%2Fb.parquet`. All these files hold the same samples; other tables get Zipf
-  lookups, unless a file is named after no table.
+  lookups: one column `indices`, a list per training sample. Names of files are escaped as in a URL: `a/b` is
+  `a%2Fb.parquet`. All these files hold the same samples; other tables get Zipf lookups.
 - Data files, each a batch of the same tables. Only the newest is read: the last by name, with numbers compared as numbers.
   `NAME.tables.csv` next to a data file lists its tables in the file's order. Without it, Criteo's logs have the sizes of a
   bundled list; otherwise a table has as many rows as its largest index needs, and 16 columns.
 
 Files with other names are ignored. A source is at a path or any address that fsspec reads. A person's own function is a
-source, too, `model.py:make_model` or `package.model:make_model`: it is found, imported and called.
+source, too, `model.py:make_model` or `package.model:make_model`.
 """
 
 import importlib
@@ -61,10 +60,10 @@ _REFERENCE = re.compile(r"(?P<place>.*\.py|[A-Za-z_]\w*(\.[A-Za-z_]\w*)*):(?P<fu
 
 
 def known_as(source: str) -> str:
-    """The one spelling of a source by which dreamshard knows it, compares it and writes it down.
+    """The one spelling of a source by which dreamshard knows it.
 
-    Paths become absolute, also the path of a function's file; a symbolic link keeps its own path, since it may point
-    elsewhere tomorrow. A bundled workload's name stays, even if a file has that name: `./criteo-kaggle` is the file.
+    Paths become absolute, a function's too; symbolic links stay, since they may point elsewhere tomorrow. A bundled
+    workload's name stays, even if a file has that name: `./criteo-kaggle` is the file.
     """
     source = source.strip()
     if "://" in source:
@@ -77,7 +76,7 @@ def known_as(source: str) -> str:
 
 
 def open_workload(config: WorkloadConfig) -> Workload:
-    """Open the source that `config.source` names; lookups are read or drawn table by table, on demand.
+    """Open the source that `config.source` names; lookups are read or drawn on demand.
 
     Raises:
         ValueError: there is no such workload, file or folder, a file is wrong, or there are too few tables.
@@ -111,17 +110,12 @@ def open_workload(config: WorkloadConfig) -> Workload:
     def lookups(table: ModelTable, samples: int) -> Lookups:
         return file.lookups(position[table.name], table.rows, samples)
 
-    return listed_workload(
-        config, listed, lookups, dict.fromkeys(position, files.token), file.num_samples, () if beside else (note,)
-    )
+    tokens_of, notes = dict.fromkeys(position, files.token), () if beside else (note,)
+    return listed_workload(config, listed, lookups, tokens_of, file.num_samples, notes)
 
 
 def change_token(source: str) -> str:
-    """A token that changes whenever a file of the source changes; files are listed, not read.
-
-    Raises:
-        ValueError: there is no such workload, file or folder.
-    """
+    """A token that changes with any file of the source; files are listed, not read. A ValueError says that it is missing."""
     return source if source in META_WORKLOADS else _find(source).token
 
 
@@ -145,11 +139,7 @@ class _Found(NamedTuple):
 
 
 def _find(source: str) -> _Found:
-    """The files of a source: itself, or a folder's list, or otherwise its newest data file.
-
-    Raises:
-        ValueError: there is no such file or folder, or its name says nothing of its content.
-    """
+    """The files of a source: itself, a folder's list, or its newest data file; a ValueError says that there is none."""
     address = str(bundled_lists().get(source, source)).rstrip("/")
     with _reaching(source):
         system, path = fsspec.core.url_to_fs(address)
@@ -174,7 +164,7 @@ def _find(source: str) -> _Found:
                 f"{', '.join([*tokens][:5]) or 'no files'}"
             )
         newest = max(
-            data, key=lambda file: [(text, int(number or -1)) for text, number in re.findall(r"(\D*)(\d*)", file)]
+            data, key=lambda file: [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", file)]
         )
         return _find(f"{address}/{newest}")  # day_9 before day_10
     if name not in tokens:
@@ -229,10 +219,9 @@ def local_folder(folder: str, *names: str) -> Iterator[Path]:
         return
     with TemporaryDirectory() as copies:
         with _reaching(folder):
-            listed = (
-                [] if names else [entry["name"] for entry in system.ls(path, detail=True) if entry["type"] == "file"]
-            )
-            for name in names or filter(None, (file.rpartition("/")[2] for file in listed)):
+            entries = [] if names else system.ls(path, detail=True)
+            listed = [entry["name"].rpartition("/")[2] for entry in entries if entry["type"] == "file"]
+            for name in names or filter(None, listed):
                 system.get_file(f"{path}/{name}", f"{copies}/{name}")
         try:
             yield Path(copies)
@@ -241,7 +230,7 @@ def local_folder(folder: str, *names: str) -> Iterator[Path]:
 
 
 def _reaching(source: str) -> AbstractContextManager[None]:
-    """The block asks the file system of `source`, which may be of an unknown kind, out of reach, or refuse access."""
+    """Advice on a file system of an unknown kind, out of reach, or that refuses access."""
     advice = "check the address, that you may read it, that its store is up and that its package is installed"
     return reading(source, "cannot be read", advice)
 
@@ -262,16 +251,9 @@ def is_function(source: str) -> bool:
 
 
 def call(source: str, consequence: str, *arguments: object) -> Any:
-    """The function's result.
+    """The function's result; its folder is added to the import path, as when Python runs the file.
 
-    Its folder is added to the import path, as when Python runs the file.
-
-    Args:
-        source: `FILE.py:FUNCTION` or `MODULE:FUNCTION`.
-        consequence: of an error, for messages: `there is no model`.
-
-    Raises:
-        ValueError: there is no such file, module or function, or it raises an error, which the message repeats.
+    A ValueError says that there is none, or repeats its error, with the `consequence`: `there is no model`.
     """
     match = _REFERENCE.fullmatch(source)
     if match is None:

@@ -1,7 +1,6 @@
 """The tables of a list or a model: read and checked, completed to `Tables` to plan with, and a trainer's knowledge of each.
 
-People and programs write lists in CSV, Parquet and JSON; `dreamshard.torchrec` makes the same of TorchRec's modules. A list
-of tables is a model too: it may have the fields of `EmbeddingBagConfig`.
+Lists are in CSV, Parquet or JSON; `dreamshard.torchrec` makes the same of TorchRec's modules.
 """
 
 import json
@@ -35,8 +34,6 @@ from dreamshard.tasks import PlacementTask
 from dreamshard.workloads.lookups import Lookups
 from dreamshard.workloads.workload import expected_counts
 
-FILLABLE = ("bins", "lookups", "pooling_factor", "unique_rows")
-
 _BINS = tuple(f"bin_{i}" for i in range(NUM_BINS))
 _OTHER_NAMES = {
     "num_embeddings": "rows",
@@ -51,8 +48,6 @@ _OTHER_NAMES = {
 """TorchRec's names for columns, and the names in the `table_configs.json` of the papers' authors."""
 _TEXTS = dict.fromkeys(("name", "index", "features", "feature_names"), pa.string())  # of CSV, even if they are numbers
 _SAME_POOLING = 0.01  # relative: the pooling factor of an ingested table is counted in generated lookups
-
-
 _TABLE = TypeAdapter(ModelTable)
 
 
@@ -61,9 +56,8 @@ def list_tables(path: str | Path) -> list[ModelTable]:
 
     Args:
         path: `.csv` or `.parquet` with columns `name, rows, dim, pooling_factor` and optionally `bin_0..bin_16, lookups,
-            unique_rows`, TorchRec's `feature_names` (`a+b` in CSV), `data_type`, `pooling`, and `module_path`,
-            `is_weighted`, `optimizer`; or `.json`: a list of objects with these fields. TorchRec's names of columns are
-            read too.
+            unique_rows, module_path, is_weighted, optimizer`, and TorchRec's `feature_names` (`a+b` in CSV), `data_type`,
+            `pooling`; or `.json`: a list of objects with these fields. TorchRec's names of columns are read too.
 
     Raises:
         ValueError: the file is missing, of an unknown kind, or has a wrong line, which the message names.
@@ -92,11 +86,7 @@ def list_tables(path: str | Path) -> list[ModelTable]:
 
 
 def check_records(records: Mapping[str, Mapping[str, Any]]) -> list[ModelTable]:
-    """Check records from any origin, by their positions for messages (`tables.csv, line 3`).
-
-    Raises:
-        ValueError: a record is wrong or a name occurs twice, and the message names the position.
-    """
+    """Check records by their positions (`tables.csv, line 3`); a ValueError names the one that is wrong or repeated."""
     tables: dict[str, ModelTable] = {}
     for where, record in records.items():
         given = {_OTHER_NAMES.get(key, key): value for key, value in record.items() if value not in (None, "")}
@@ -118,8 +108,8 @@ def fill_missing_columns(listed: Sequence[ModelTable], defaults: Tables | None =
 
     Args:
         listed: tables; a missing pooling factor is one lookup per feature, or the counted lookups per sample.
-        defaults: dataset whose lookups fill in bins, lookups and distinct rows: of the same table if it has it
-            (`with_ingested`), else its mean reuse; None for a Zipf law's expectation.
+        defaults: dataset whose lookups fill in bins, lookups and distinct rows: those of the same table
+            (`with_ingested`), or its mean reuse; None for a Zipf law's expectation.
     """
     batch = DEFAULT_BATCH
     if defaults is not None and float(defaults.pooling_factor.sum()):
@@ -155,8 +145,9 @@ def with_ingested(listed: Sequence[ModelTable], ingested: Tables | None) -> list
 
 
 def lacking(listed: Sequence[ModelTable]) -> tuple[str, ...]:
-    """Columns of `FILLABLE` that some of the tables lack."""
-    return tuple(name for name in FILLABLE if any(getattr(table, name) is None for table in listed))
+    """Columns of statistics that some of the tables lack."""
+    statistics = "bins", "lookups", "pooling_factor", "unique_rows"
+    return tuple(name for name in statistics if any(getattr(table, name) is None for table in listed))
 
 
 def _filled(table: ModelTable, batch: int, defaults: Tables | None) -> dict[str, Any]:
@@ -191,8 +182,7 @@ class ModelTables:
     """The tables of a model; index `t` is the same table in `tables` and `details`.
 
     Attributes:
-        tables: to plan with. Names are those of the model, with the module's path in front if several modules have a table
-            of that name. Dims are rounded up to multiples of 4.
+        tables: to plan with, called as in the model, or by their paths if names repeat; dims are rounded up.
         details: `T` tables as they are in the model.
         model_notes: unused parts of the model, for people.
         lookup_notes: origin of the lookups, and assumptions.
@@ -267,15 +257,12 @@ def model_tables(
     """The tables of a model.
 
     Args:
-        details: with lookups as far as they are known.
-        pooling_factors: mean lookups per sample by name of a table, or of a feature in all tables that it looks up, before
-            those of the tables; by default 1 per feature.
+        pooling_factors: mean lookups per sample by name of a table or feature, instead of the tables' own.
         defaults: dataset whose lookups fill in the others, as for `fill_missing_columns`.
         notes: parts not used so far.
 
     Raises:
-        ValueError: there are no tables, two tables of one module have the same name, or a pooling factor has an unknown
-            name.
+        ValueError: there are no tables, two of one module have the same name, or a pooling factor has an unknown name.
     """
     if not details:
         raise ValueError("the model has no embedding tables, so there is nothing to place; give one with a collection")

@@ -97,8 +97,7 @@ EMPTY_SPLIT = TableSplit()
 def split_tables(pool: Tables, generator: torch.Generator, earlier: TableSplit = EMPTY_SPLIT) -> tuple[Tables, Tables]:
     """Split the pool evenly into training and test tables, each in the pool's order, both with light and heavy ones.
 
-    Few tables have most of the work, and a network that was trained on light ones alone does not know the heavy ones' price.
-    So the pool's new tables are put into strata of similar lookups x dim, and one of each is drawn to train on.
+    The pool's new tables are put into strata of similar lookups x dim, and one of each is drawn to train on.
 
     Args:
         generator: draws the split; the number of draws does not depend on `earlier`.

@@ -1,15 +1,13 @@
-"""Which tables to ingest, the `Workload` that every source gives, tables and their lookups on demand, and generated lookups.
+"""Which tables to ingest, the `Workload` that every source gives, and generated lookups.
 
 Lookups of lists follow a Zipf law, the power law on [1, rows + 1) rounded down: rank k has the share of the area under
 x ** -alpha between k and k + 1. Its distribution function has a closed form for any number of rows.
 
-`meta-dlrm-2021` and `meta-dlrm-2022` have lookups that fit the statistics that Meta published of its datasets, which
-`lookups.py` reads themselves. `data/<name>.parquet` gives each table's rows, and how many of them a batch looks up once,
-twice, 3-4 times and so on. These numbers were fitted once (`data/SOURCES.md`). Each table's rows are scattered over the
-table, and their lookups over the samples of one batch in random order.
+Lookups of `meta-dlrm-2021` and `meta-dlrm-2022` fit the statistics that Meta published of its datasets, which `lookups.py`
+reads themselves. `data/<name>.parquet` gives each table's rows, and how many of them a batch looks up once, twice, 3-4 times
+and so on, as fitted once (`data/SOURCES.md`).
 """
 
-import hashlib
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,11 +20,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow.parquet as pq
 import pydantic
+import scipy
 import torch
-from jaxtyping import Float
 from pydantic import Field
 
-from dreamshard.files import MOST_ROWS, json_digest
+from dreamshard.files import MOST_ROWS, digest, json_digest
 from dreamshard.tables import DIM_MULTIPLE, NUM_BINS, ModelTable, padded_dim
 from dreamshard.workloads.lookups import Lookups, WorkloadTable, check_indices, index_dtype
 
@@ -74,11 +72,8 @@ class WorkloadConfig:
         num_tables: number of tables to take, or None for all.
         max_table_bytes: size limit of a table as fp32 weights, or None.
         batch_size: training samples per batch of lookups: the source's first ones, fewer if a file has fewer.
-        dim: one dimension for every table; `mixed` to draw dims from 4 to 128 per table; None for the source's own.
+        dim: a multiple of 4 for every table; `mixed` to draw dims from 4 to 128 per table; None for the source's own.
         seed: of the draws of tables, dims and lookups.
-
-    Raises:
-        ValueError: a count is not positive, or a dimension is neither a multiple of 4, `mixed` nor None.
     """
 
     source: str = "meta-dlrm-2021"
@@ -95,12 +90,10 @@ class Workload:
     """Tables of one source and their lookups; nothing large is in memory until a table is read.
 
     Attributes:
-        config: that asked for these tables.
         listed: the tables, in order.
         batch_size: samples of each table.
         recorded: lookups of a table's first samples; may be called in any order and from threads.
-        tokens: a JSON value for each table with recorded lookups, by name, that changes with all that these are made from,
-            except code. The others get Zipf lookups.
+        tokens: JSON values by name of tables with recorded lookups, which change with these; others get Zipf lookups.
         notes: unused parts of a model, and assumptions.
     """
 
@@ -129,11 +122,7 @@ class Workload:
         return json_digest([table.name, table.rows, table.dim, self.batch_size, origin, *several])
 
     def table(self, position: int) -> WorkloadTable:
-        """A table with its lookups.
-
-        Raises:
-            ValueError: the lookups cannot be read, or one is outside the table.
-        """
+        """A table with its lookups; a ValueError says that the lookups cannot be read, or one is outside the table."""
         table = self.listed[position]
         if table.name in self.tokens:
             lookups = self.recorded(table, self.batch_size)
@@ -158,19 +147,12 @@ def listed_workload(
 ) -> Workload:
     """The tables of a list that the config asks for, with the dims it asks for, or their own as multiples of 4.
 
-    A table's dim and lookups depend on its line alone, not on its place in the list, and whether it is drawn depends little
-    on the other tables.
-
-    Args:
-        listed: this and the other arguments are as the fields of `Workload`.
-        num_samples: that were recorded, and the most that every table has if any of them was recorded.
-
-    Raises:
-        ValueError: the list has too few tables.
+    A table's dim and lookups depend on its line alone. If any table was recorded, all have `num_samples` at most; other
+    arguments are as the fields of `Workload`. A ValueError says that the list has too few tables.
     """
 
     def draw(purpose: int, table: ModelTable) -> float:
-        return float(np.random.default_rng([config.seed, purpose, name_seed(table.name)]).random())
+        return generator_of(table.name, purpose, config.seed).random()
 
     def dim(table: ModelTable) -> int:
         return int(mixed_dims(draw(1, table))) if config.dim == "mixed" else config.dim or padded_dim(table.dim)
@@ -193,26 +175,22 @@ def listed_workload(
 
 
 def zipf_lookups(table: ModelTable, batch_size: int, seed: int) -> Lookups:
-    """Lookups of a table: `pooling_factor` per sample, rounded so that the mean holds; one if it is not given.
-
-    Raises:
-        ValueError: these are more lookups than are drawn.
-    """
+    """Zipf lookups, `pooling_factor` per sample on average, 1 if unknown; a ValueError says that they are too many."""
     pooling, rows = 1.0 if table.pooling_factor is None else table.pooling_factor, table.rows
     if pooling * batch_size > _MOST_DRAWN:
         raise ValueError(
             f"table {table.name!r} has {pooling * batch_size:.3g} lookups in a batch of {batch_size:,}, more than "
             f"{_MOST_DRAWN:,}; correct pooling_factor {pooling:.4g}, or use a smaller batch"
         )
-    generator = np.random.default_rng([seed, 3, name_seed(table.name)])
+    generator = generator_of(table.name, 3, seed)
     offsets = np.floor(np.arange(batch_size + 1) * pooling + 1e-9).astype(np.int64)
     indices = scatter(draw_ranks(rows, int(offsets[-1]), generator), rows, generator)
-    return Lookups(torch.from_numpy(indices).to(index_dtype(rows)), torch.from_numpy(offsets))
+    return Lookups(torch.from_numpy(indices), torch.from_numpy(offsets))
 
 
-def name_seed(name: str) -> int:
-    """A seed from a table's name, so that its draws are the same in every list."""
-    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big")
+def generator_of(name: str, purpose: int, seed: int) -> np.random.Generator:
+    """Draws for a table that are the same in every list."""
+    return np.random.default_rng([seed, purpose, int(digest(name), 16)])
 
 
 def mixed_dims(draws: Any) -> Any:
@@ -223,8 +201,8 @@ def mixed_dims(draws: Any) -> Any:
 ALPHA = 1.05  # not 1
 _WIDE = np.geomspace(1, MOST_ROWS, 938).astype(np.int64)  # each 3 % after the one before
 _FIRST = np.union1d(np.arange(1, 129), _WIDE).astype(np.float64)
-"""First ranks of groups whose rows count as alike: with these and the grid, shares of bins are exact to 1e-4."""
-_GRID = 2**14
+"""First ranks of groups whose rows count as alike: with these, shares of bins are exact to 1e-4."""
+_BOUNDS = np.append(0, 2.0 ** np.arange(NUM_BINS - 1))[:, None]  # [17, 1] most lookups of a row below each bin
 
 
 def draw_ranks(rows: int, num_lookups: int, generator: np.random.Generator) -> npt.NDArray[np.int64]:
@@ -247,22 +225,9 @@ def expected_counts(rows: int, num_lookups: int) -> tuple[float, ...]:
     """`[17]` expected number of distinct rows per access-count bin; their sum is the expected distinct rows."""
     edges = np.append(_FIRST[: np.searchsorted(_FIRST, rows + 1)], rows + 1)
     ranks, powers = np.diff(edges), edges ** (1 - ALPHA)  # [G] rows of each group
-    mean = num_lookups / (powers[-1] - 1) * np.diff(powers) / ranks  # [G] lookups of each row
-    logs, shares = _shares_by_mean()
-    at = (np.log(mean.clip(min=1e-15)) - logs[0]) / (logs[1] - logs[0])  # [G] on the grid
-    below = at.astype(np.int64)
-    upper = ranks * (mean > 0) * (at - below)
-    return tuple(((ranks * (mean > 0) - upper) @ shares[below] + upper @ shares[below + 1]).tolist())
-
-
-@cache
-def _shares_by_mean() -> tuple[Float[np.ndarray, " K"], Float[np.ndarray, "K 17"]]:
-    """Logarithms of mean lookups of a row, and how likely the row is in each bin then, as lookups are Poisson."""
-    logs = np.linspace(np.log(1e-16), np.log(1e13), _GRID)
-    bounds = torch.tensor([0.0, *(2.0**j for j in range(NUM_BINS - 1))], dtype=torch.float64)[:, None]  # [17, 1]
-    at_most = torch.special.gammaincc(bounds + 1, torch.from_numpy(np.exp(logs))[None])  # [17, K]
-    shares = at_most.diff(dim=0, append=torch.ones_like(at_most[:1])).clamp(min=0)
-    return logs, shares.T.contiguous().numpy()
+    mean = num_lookups / (powers[-1] - 1) * np.diff(powers) / ranks  # [G] lookups of each row, which are Poisson
+    shares = np.diff(scipy.special.pdtr(_BOUNDS, mean), axis=0, append=1).clip(min=0)  # [17, G]
+    return tuple((shares @ ranks).tolist())
 
 
 Vector = npt.NDArray[np.float64]
@@ -314,10 +279,7 @@ def population(name: str) -> Population:
 def open_meta(config: WorkloadConfig) -> Workload:
     """One of the two Meta workloads; `t0012` is at position 12 of its population. Meta published no dims.
 
-    A batch smaller than the published one is its first samples.
-
-    Raises:
-        ValueError: there are fewer tables of the size asked for, or the batch is larger than the published one.
+    A smaller batch is the published one's first samples; a ValueError says that it is larger, or tables too few.
     """
     name, batch_size, seed = config.source, config.batch_size, config.seed
     tables = population(name)
@@ -332,10 +294,7 @@ def open_meta(config: WorkloadConfig) -> Workload:
 
 
 def meta_lookups(name: str, t: int, batch_size: int, seed: int) -> Lookups:
-    """The first `batch_size` samples of table `t` of dataset `name`.
-
-    The order of all lookups of the full batch is random, so its first samples are a draw without replacement.
-    """
+    """The first `batch_size` samples of table `t` of dataset `name`, a draw without replacement from the full batch."""
     tables = population(name)
     rows = int(tables.rows[t])
     generator = np.random.default_rng([seed, 4, t])

@@ -25,7 +25,7 @@ def task(**more):
 
 
 def placed(of, devices):
-    return Placement.whole(devices, of.num_devices, of.devices_per_host)
+    return Placement.whole(devices, of.num_devices).on_hosts_of(of.devices_per_host)
 
 
 def reasons(of, placement):
@@ -87,7 +87,6 @@ def test_a_table_is_not_split_into_narrower_columns_than_allowed():
 @pytest.mark.parametrize(
     ("placement", "predictor"),
     [(FOUR_DEVICES_ON_TWO_HOSTS, A100), (WITHOUT_CACHE, A100), (WITHOUT_CACHE, learnt_placer())],
-    ids=["preset with a cache", "preset with columns", "network with columns"],
 )
 def test_shares_add_up_to_what_each_device_costs_and_holds(placement, predictor):
     task = sharded_task()

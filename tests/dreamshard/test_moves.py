@@ -19,7 +19,7 @@ CHEAP = MovePrice(steps_until_next=1e12, bytes_per_s=1e12)
 
 
 def placed(task, devices, per_host=None):
-    return Placement.whole(devices, task.num_devices, per_host)
+    return Placement.whole(devices, task.num_devices).on_hosts_of(per_host)
 
 
 def between(task, before, after):
@@ -122,8 +122,7 @@ def test_an_equally_good_placement_that_moves_less_is_found():
     task = two_devices(6)
     current = used(task, [0, 0, 0, 0, 1, 1])  # one table has to move; the new placement swaps two pairs as well
     target = placed(task, [0, 1, 1, 1, 0, 0])
-    price = MovePrice(steps_until_next=100_000, bytes_per_s=1e9)
-    weighed = weigh(task, current, target, A100, price)
+    weighed = weigh(task, current, target, A100, MovePrice(steps_until_next=100_000, bytes_per_s=1e9))
     assert weighed.chosen.moved_bytes == 100_000 * 64 * 4
     assert weighed.chosen.overall_ms == pytest.approx(weighed.moved_all.overall_ms)
 
@@ -181,7 +180,6 @@ UNKNOWN = with_table(HELD, 0, TableSharding("table_wise", where=(0,), cached_sha
         (THREE, HELD, [0, 0, 1, 2], lambda: A100, "it is for 2 devices"),
         (CACHED, UNKNOWN, [0, 0, 1, 1], learnt_placer, "its cost is not known"),
     ],
-    ids=["a new constraint", "other devices", "a cost that is not known"],
 )
 def test_a_plan_that_cannot_be_kept_is_left_with_the_reason(task, held, target, by, why):
     current = Current.of(make_plan(replace(task, num_devices=2, constraints=CACHED.constraints), held, "old"), task)
@@ -217,3 +215,32 @@ def test_tables_on_hosts_are_kept_on_hosts_of_the_same_size_only():
     assert weighed.chosen == weighed.moved_all
     same = Placement((replace(on_host, where=(0,)), whole), 4, 2)
     assert weigh(old, Current.of(plan, old), same, A100, DEAR).chosen.moved_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("before", "target", "more"),
+    [
+        (TableSharding("row_wise"), (0,), {"pinned": {"t0": (0, 1)}}),
+        (TableSharding("table_row_wise", where=(0,)), (2,), {"pinned": {"t0": (1, 2, 3)}}),
+        (TableSharding("column_wise", ((0, 4), (4, 64)), (0, 1)), (0,), {"narrowest_columns_of": {"t0": 8}}),
+        (TableSharding("row_wise"), (0,), {"apart": (frozenset({"t0", "t1"}),)}),
+    ],
+)
+def test_a_sharding_that_is_forbidden_now_changes_alone(before, target, more):
+    old = replace(two_devices(8, constraints=ANY_SHARDING), num_devices=4, devices_per_host=2)
+    held = with_table(placed(old, [0, 1, 2, 3, 0, 1, 2, 3], per_host=2), 0, before)
+    task = replace(old, constraints=replace(ANY_SHARDING, **more))
+    swapped = with_table(
+        placed(old, [0, 2, 3, 1, 1, 2, 3, 0], per_host=2), 0, TableSharding("table_wise", where=target)
+    )
+    weighed = weigh(task, Current.of(make_plan(old, held, "old"), task), swapped, A100, DEAR)
+    assert weighed.chosen.moved_bytes <= 100_000 * 64 * 4 < weighed.moved_all.moved_bytes
+
+
+def test_moves_are_weighed_if_a_short_last_block_alone_fits():
+    task = PlacementTask(tables_of([5, 7, 7]), 4, 8 * ROW_BYTES, constraints=ANY_SHARDING)
+    rows = TableSharding("row_wise")  # blocks of 2, 2, 1 and 0 rows
+    target = with_table(placed(task, [0, 3, 2]), 0, rows)
+    current = Current.of(make_plan(task, with_table(placed(task, [0, 2, 0]), 0, rows), "old"), task)
+    weighed = weigh(task, current, target, A100, DEAR)
+    assert (weighed.kept, violation(task, weighed.chosen.placement)) == (None, "")

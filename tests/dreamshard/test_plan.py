@@ -31,7 +31,6 @@ def test_a_plan_of_every_sharding_type_is_read_as_it_was_written():
     plan = parse_plan(make_plan(task, FOUR_DEVICES_ON_TWO_HOSTS, "test").to_json())
     assert plan.placement(task.tables) == FOUR_DEVICES_ON_TWO_HOSTS
     assert plan.not_measured == ["a", "b", "c", "e"]
-    assert plan.devices_per_host == 2
     listed = [[int(cell) for cell in line.split(",")[1:6]] for line in plan.to_csv().splitlines()[1:]]
     shards = Shards.of(task, FOUR_DEVICES_ON_TWO_HOSTS)
     assert listed == torch.cat([shards.device[:, None], shards.columns, shards.rows], 1).tolist()

@@ -270,7 +270,7 @@ def test_torchrecs_table_shows_costs_and_callbacks_change_plans():
     shards = [shard for option in seen[0]["best_plan"] for shard in option.shards]
     total = [sum(shard.perf.total for shard in shards if shard.rank == rank) for rank in range(4)]
     task = made.task(made.model(make_model(), SHARDERS), make_model(), SHARDERS)
-    placement = Placement.whole([shard.rank for shard in shards], 4, 2)
+    placement = Placement.whole([shard.rank for shard in shards], 4).on_hosts_of(2)
     assert total == pytest.approx(made.placer.predict(task, placement).device_ms().tolist(), rel=1e-3)
 
 
