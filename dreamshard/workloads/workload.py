@@ -20,8 +20,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow.parquet as pq
 import pydantic
-import scipy
 import torch
+from jaxtyping import Float
 from pydantic import Field
 
 from dreamshard.files import MOST_ROWS, digest, json_digest
@@ -201,8 +201,8 @@ def mixed_dims(draws: Any) -> Any:
 ALPHA = 1.05  # not 1
 _WIDE = np.geomspace(1, MOST_ROWS, 938).astype(np.int64)  # each 3 % after the one before
 _FIRST = np.union1d(np.arange(1, 129), _WIDE).astype(np.float64)
-"""First ranks of groups whose rows count as alike: with these, shares of bins are exact to 1e-4."""
-_BOUNDS = np.append(0, 2.0 ** np.arange(NUM_BINS - 1))[:, None]  # [17, 1] most lookups of a row below each bin
+"""First ranks of groups whose rows count as alike: with these and the grid, shares of bins are exact to 1e-4."""
+_GRID = 2**14
 
 
 def draw_ranks(rows: int, num_lookups: int, generator: np.random.Generator) -> npt.NDArray[np.int64]:
@@ -225,9 +225,22 @@ def expected_counts(rows: int, num_lookups: int) -> tuple[float, ...]:
     """`[17]` expected number of distinct rows per access-count bin; their sum is the expected distinct rows."""
     edges = np.append(_FIRST[: np.searchsorted(_FIRST, rows + 1)], rows + 1)
     ranks, powers = np.diff(edges), edges ** (1 - ALPHA)  # [G] rows of each group
-    mean = num_lookups / (powers[-1] - 1) * np.diff(powers) / ranks  # [G] lookups of each row, which are Poisson
-    shares = np.diff(scipy.special.pdtr(_BOUNDS, mean), axis=0, append=1).clip(min=0)  # [17, G]
-    return tuple((shares @ ranks).tolist())
+    mean = num_lookups / (powers[-1] - 1) * np.diff(powers) / ranks  # [G] lookups of each row
+    logs, shares = _shares_by_mean()
+    at = (np.log(mean.clip(min=1e-15)) - logs[0]) / (logs[1] - logs[0])  # [G] on the grid
+    below = at.astype(np.int64)
+    upper = ranks * (mean > 0) * (at - below)
+    return tuple(((ranks * (mean > 0) - upper) @ shares[below] + upper @ shares[below + 1]).tolist())
+
+
+@cache
+def _shares_by_mean() -> tuple[Float[np.ndarray, " K"], Float[np.ndarray, "K 17"]]:
+    """Logarithms of mean lookups of a row, and how likely the row is in each bin then, as lookups are Poisson."""
+    logs = np.linspace(np.log(1e-16), np.log(1e13), _GRID)
+    bounds = torch.tensor([0.0, *(2.0**j for j in range(NUM_BINS - 1))], dtype=torch.float64)[:, None]  # [17, 1]
+    at_most = torch.special.gammaincc(bounds + 1, torch.from_numpy(np.exp(logs))[None])  # [17, K]
+    shares = at_most.diff(dim=0, append=torch.ones_like(at_most[:1])).clamp(min=0)
+    return logs, shares.T.contiguous().numpy()
 
 
 Vector = npt.NDArray[np.float64]
