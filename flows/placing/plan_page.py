@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd  # type: ignore[import-untyped]
 import torch
-from jinja2 import Environment
+from jinja2 import Environment, StrictUndefined
 
 from dreamshard.costs import PHASES
 from dreamshard.explanation import table_shares
@@ -113,7 +113,8 @@ def sharding_type(sharding: TableSharding) -> str:
 
 def tables_of(tables: Tables, sides: Sequence[Side]) -> pd.DataFrame:
     """A row per table, indexed by its number, largest first; `before` is its old place if that has changed."""
-    new, sums = sides[0], sides[0].pairs.groupby("table")[["gib", "whole"]].sum()
+    new, old, sums = sides[0], sides[-1].sharding_of, sides[0].pairs.groupby("table")[["gib", "whole"]].sum()
+    shardings = [new.sharding_of[name] for name in tables.names]
     frame = pd.DataFrame(
         {
             "name": tables.names,
@@ -121,24 +122,22 @@ def tables_of(tables: Tables, sides: Sequence[Side]) -> pd.DataFrame:
             "dim": tables.dim.numpy(),
             "pooling": tables.pooling_factor.numpy().round(4),
             "lookups": tables.lookups.numpy(),
-            "type": [sharding_type(new.sharding_of[name]) for name in tables.names],
-            "where": [where(new.sharding_of[name]) for name in tables.names],
+            "type": [sharding_type(now) for now in shardings],
+            "where": [where(now) for now in shardings],
+            "before": [_before(old.get(name), now) for name, now in zip(tables.names, shardings, strict=True)],
             "gib": sums["gib"],
             "whole": sums["whole"],
         },
         index=range(len(tables)),
     )
-    if len(sides) > 1:
-        pairs = ((sides[1].sharding_of.get(name), new.sharding_of[name]) for name in tables.names)
-        frame["before"] = [
-            "new"
-            if old is None
-            else ""
-            if old == now
-            else where(old) + f" ({sharding_type(old)})" * (sharding_type(old) != sharding_type(now))
-            for old, now in pairs
-        ]
     return frame.sort_values(new.size, ascending=False, kind="stable")
+
+
+def _before(old: TableSharding | None, now: TableSharding) -> str:
+    if old is None:
+        return "new"
+    kind = f" ({sharding_type(old)})" * (sharding_type(old) != sharding_type(now))
+    return "" if old == now else where(old) + kind
 
 
 def parts_of(side: Side, moved: Collection[tuple[int, int | None]], most: int = _MOST_PARTS) -> pd.DataFrame:
@@ -178,7 +177,7 @@ def html_page(placed: Placed) -> str:
     if len(devices) > _SCREEN:  # the slowest first
         devices = [*sides[0].sums[sides[0].size].reindex(devices).sort_values(ascending=False).index]
     page: str = (
-        Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+        Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
         .from_string(_TEMPLATE)
         .render(
             title=f"{task.name}: {len(task.tables)} tables on {task.num_devices} devices",
