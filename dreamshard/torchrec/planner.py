@@ -178,7 +178,8 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
                 placer = replace(placer, timeout_s=self.timeout_seconds - (2 + task.num_devices / 16) * spent_s)
             placement = legal_placement(task, placer)
         except NoPlacementError as error:
-            raise PlannerError(str(error), PlannerErrorType.INSUFFICIENT_STORAGE) from error
+            kind = PlannerErrorType.STRICT_CONSTRAINTS if error.is_strict else PlannerErrorType.INSUFFICIENT_STORAGE
+            raise PlannerError(str(error), kind) from error
         self._log_memory(self._checked(task, placement, model.details))
         options = sharding_options(placement, model.details, module, self.constraints, self.batch_size)
         for callback in self.callbacks:

@@ -188,12 +188,9 @@ class EverythingOnOne:
         return Placement.whole(torch.full((len(task.tables),), 3), task.num_devices)
 
 
-def test_any_placer_may_place_but_not_against_constraints():
+def test_any_placer_may_place():
     plan = planner(costs=EverythingOnOne()).plan(make_model(), SHARDERS)
     assert {sharding.ranks[0] for sharding in plan.plan["ebc"].values()} == {3}
-    elsewhere = Constraints(pinned={"a": (1,)})
-    with pytest.raises(PlannerError):
-        planner(costs=EverythingOnOne(), placement_constraints=elsewhere).plan(make_model(), SHARDERS)
 
 
 def test_all_of_the_further_constraints_narrow_torchrecs():
@@ -242,14 +239,28 @@ def test_a_timeout_ends_planning_and_changes_nothing_before():
     planners.validate_rank_assignment(plans[2], topology())
 
 
-def test_a_contradiction_is_no_shortage_of_memory():
-    for further in (Constraints(pinned={"a": (9,)}), Constraints(pinned={"a": (1,)}, memory_bytes_of={1: 0})):
-        with pytest.raises(PlannerError) as raised:
-            planner(placement_constraints=further).plan(make_model(), SHARDERS)
-        assert raised.value.error_type == PlannerErrorType.STRICT_CONSTRAINTS
+STRICT, STORAGE = PlannerErrorType.STRICT_CONSTRAINTS, PlannerErrorType.INSUFFICIENT_STORAGE
+
+
+@pytest.mark.parametrize(
+    ("options", "rows", "error"),
+    [
+        ({"placement_constraints": Constraints(pinned={"a": (9,)})}, 1000, STRICT),
+        ({"placement_constraints": Constraints(pinned={"a": (1,)}, memory_bytes_of={1: 0})}, 1000, STRICT),
+        (
+            {"placement_constraints": Constraints(sharding_types_of={"a": ("grid_shard",)}, pinned={"a": (1,)})},
+            9,
+            STRICT,
+        ),
+        ({"placement_constraints": Constraints(pinned={"a": (1,)}), "costs": EverythingOnOne()}, 1000, STRICT),
+        ({"costs": EverythingOnOne()}, 2**30, STORAGE),
+        ({"topology": topology(GIB)}, 2**40, STORAGE),
+    ],
+)
+def test_a_contradiction_is_no_shortage_of_memory(options, rows, error):
     with pytest.raises(PlannerError) as raised:
-        planner(topology=topology(memory=GIB)).plan(make_model(rows=2**40), SHARDERS)
-    assert raised.value.error_type == PlannerErrorType.INSUFFICIENT_STORAGE
+        planner(**options).plan(make_model(rows=rows), SHARDERS)
+    assert raised.value.error_type == error
 
 
 def test_torchrecs_table_shows_costs_and_callbacks_change_plans():
