@@ -46,7 +46,6 @@ from dreamshard.files import gib, shown
 from dreamshard.hardware.accelerator import preset_of
 from dreamshard.planning import legal_placement, placer_of
 from dreamshard.search import RooflinePlacer, SearchingPlacer
-from dreamshard.search.costs import RooflineCosts
 from dreamshard.tables import SHARDING_TYPES, ModelTable, Placement, Tables
 from dreamshard.tasks import Activations, NoPlacementError, PlacementTask, Placer, Shards
 from dreamshard.torchrec.models import Sharders, discover
@@ -75,7 +74,7 @@ class ShardCosts(ShardEstimator):  # type: ignore[misc]  # torchrec is untyped h
     def estimate(self, sharding_options: list[ShardingOption], sharder_data_map: Any = None) -> None:
         """Set `perf` and `storage` of each shard."""
         model, kernels = self.model, ["fused", "dense"]
-        if isinstance(model, RooflineCosts) and model.spec.host_bytes_per_s:
+        if model.prices_caches:
             kernels.append(CACHED)
         known = []
         for option in sharding_options:

@@ -21,7 +21,7 @@ from dreamshard.tables import (
     even_columns,
 )
 from dreamshard.tasks import NoPlacementError, PlacementTask, Shards, violation
-from tests.helpers.tables import tables_of, tables_of_dims
+from tests.helpers.tables import ROW_BYTES, tables_of, tables_of_dims
 from tests.helpers.trained import learnt_placer
 
 PRIOR = RooflinePlacer(PRESETS["a100"])
@@ -79,6 +79,16 @@ def test_tables_that_no_memory_holds_are_cached(types):
     cached = [t for t, sharding in enumerate(placement.tables) if sharding.cached_share is not None]
     assert 0 < len(cached) < len(placement.tables)
     assert int(task.tables.rows[cached].min()) > 100_000  # small tables free nothing
+
+
+def test_caches_of_unknown_cost_refuse_no_columns_that_fit():
+    tables = tables_of([200, 200, 700, 300], dim=[20, 28, 20, 28])  # 8000 rows of four columns
+    task = PlacementTask(tables, 2, 4040 * ROW_BYTES, constraints=Constraints(caching=True))
+    unlinked = RooflinePlacer(replace(PRESETS["a100"], host_bytes_per_s=None))
+    for placer in (learnt_placer(), unlinked):
+        assert legal(task, placer) == placer.place(replace(task, constraints=UNCONSTRAINED))
+        with pytest.raises(NoPlacementError):
+            placer.place(replace(task, memory_bytes=3990 * ROW_BYTES))
 
 
 def test_a_trained_network_spreads_tables_too():

@@ -255,6 +255,7 @@ STRICT, STORAGE = PlannerErrorType.STRICT_CONSTRAINTS, PlannerErrorType.INSUFFIC
         ({"placement_constraints": Constraints(pinned={"a": (1,)}), "costs": EverythingOnOne()}, 1000, STRICT),
         ({"costs": EverythingOnOne()}, 2**30, STORAGE),
         ({"topology": topology(GIB)}, 2**40, STORAGE),
+        ({"topology": topology(GIB), "costs": learnt_placer()}, 2**40, STORAGE),
     ],
 )
 def test_a_contradiction_is_no_shortage_of_memory(options, rows, error):
