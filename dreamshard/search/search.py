@@ -77,7 +77,7 @@ def search(
     if not exploration.results:
         if task.constraints.caching and costs.prices_caches:
             exploration.explore(ShardingOptions.of(task, costs, columns=columns, caching=True))
-        try:
+        try:  # device memory may do, though no start fits it
             best = _packed(task)
             best_ms = float(costs.predict(best).overall_ms())
         except NoPlacementError as error:

@@ -225,7 +225,7 @@ def device_rows(placed: Placed) -> tuple[str, list[dict[str, Any]]]:
             f"device {d} is the {how} of {len(sums)}: {names[heaviest['table'].iloc[0]]} takes "
             f"{heaviest[size].iloc[0]:.3g} of its {of_device[size]:.3g} {unit}"
         )
-        row = {"device": d, "": "█" * round(_BAR * of_device[size] / max(sums[size].max(), 1e-12))}
-        row |= {unit: of_device[size], "GiB": of_device["gib"]}
-        rows.append(row | {f"heaviest tables, {unit}": listed})
+        bar = "█" * round(_BAR * of_device[size] / max(sums[size].max(), 1e-12))
+        sizes = {unit: of_device[size], "GiB": of_device["gib"]}
+        rows.append({"device": d, "": bar, **sizes, f"heaviest tables, {unit}": listed})
     return said, rows

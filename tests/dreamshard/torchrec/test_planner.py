@@ -239,29 +239,17 @@ def test_a_timeout_ends_planning_and_changes_nothing_before():
     planners.validate_rank_assignment(plans[2], topology())
 
 
-STRICT, STORAGE = PlannerErrorType.STRICT_CONSTRAINTS, PlannerErrorType.INSUFFICIENT_STORAGE
-
-
-@pytest.mark.parametrize(
-    ("options", "rows", "error"),
-    [
-        ({"placement_constraints": Constraints(pinned={"a": (9,)})}, 1000, STRICT),
-        ({"placement_constraints": Constraints(pinned={"a": (1,)}, memory_bytes_of={1: 0})}, 1000, STRICT),
-        (
-            {"placement_constraints": Constraints(sharding_types_of={"a": ("grid_shard",)}, pinned={"a": (1,)})},
-            9,
-            STRICT,
-        ),
-        ({"placement_constraints": Constraints(pinned={"a": (1,)}), "costs": EverythingOnOne()}, 1000, STRICT),
-        ({"costs": EverythingOnOne()}, 2**30, STORAGE),
-        ({"topology": topology(GIB)}, 2**40, STORAGE),
-        ({"topology": topology(GIB), "costs": learnt_placer()}, 2**40, STORAGE),
-    ],
-)
-def test_a_contradiction_is_no_shortage_of_memory(options, rows, error):
-    with pytest.raises(PlannerError) as raised:
-        planner(**options).plan(make_model(rows=rows), SHARDERS)
-    assert raised.value.error_type == error
+def test_a_contradiction_is_no_shortage_of_memory():
+    on_1, tight = {"a": (1,)}, topology(GIB)
+    limits = ({"pinned": {"a": (9,)}}, {"memory_bytes_of": {1: 0}}, {"sharding_types_of": {"a": ("grid_shard",)}})
+    strict = [{"placement_constraints": Constraints(**{"pinned": on_1, **limit})} for limit in (*limits, {})]
+    short = [{"topology": tight, "costs": costs} for costs in ("a100", learnt_placer(), EverythingOnOne())]
+    strict[-1]["costs"] = EverythingOnOne()
+    for kind, rows, cases in (("STRICT_CONSTRAINTS", 1000, strict), ("INSUFFICIENT_STORAGE", 2**40, short)):
+        for options in cases:
+            with pytest.raises(PlannerError) as raised:
+                planner(**options).plan(make_model(rows), SHARDERS)
+            assert raised.value.error_type == PlannerErrorType[kind], options
 
 
 def test_torchrecs_table_shows_costs_and_callbacks_change_plans():

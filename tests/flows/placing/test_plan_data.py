@@ -47,6 +47,8 @@ def test_a_page_needs_every_name_of_its_template(store, tmp_path, held, costs):
     (current := tmp_path / "held.json").write_text(whole_plan({f"t{t}": int(d) for t, d in enumerate(held)}, 2))
     sizes = {"devices": 2, "memory_gb": 0.06, "current": str(current) if held else None}
     placed = place(store, check(store, PlaceOptions(tables=str(tmp_path / "t.csv"), **sizes, **costs), print), print)
-    assert ("Moves: 1 tables" in html_page(placed)) == (held == "000")
+    page = html_page(placed)
+    assert ("Moves: 1 tables" in page) == (held == "000")
+    assert ("No cost is predicted" in page) == ("milliseconds of a step" not in page) == ("placer" in costs)
     with pytest.raises(UndefinedError):
         html_page(SimpleNamespace(**vars(placed), kept=placed.kept))  # without the tables that move
