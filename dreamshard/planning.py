@@ -187,9 +187,11 @@ def legal_placement(task: PlacementTask, placer: Placer, budget_ms: float | None
     """What a placer finds for a task; raises a NoPlacementError if that is not legal."""
     placement = placer.place(task, budget_ms)
     if reason := violation(task, placement):
+        roomy = replace(task, memory_bytes=2**62, constraints=replace(task.constraints, memory_bytes_of={}))
         raise NoPlacementError(
             f"the placement that {placer.name} found violates a constraint: {reason}; loosen it, or use another placer, "
-            "for example a preset"
+            "for example a preset",
+            is_strict=bool(violation(roomy, placement)),
         )
     return placement
 

@@ -441,15 +441,16 @@ class NoPlacementError(ValueError):
 
     Attributes:
         is_proved: whether none exists.
+        is_strict: whether constraints exclude it, however much memory devices have.
 
     >>> ds.place(replace(task, memory_bytes=2**20), "a100")
     Traceback (most recent call last):
     dreamshard.tasks.NoPlacementError: ...
     """
 
-    def __init__(self, message: str, *, is_proved: bool = False) -> None:
+    def __init__(self, message: str, *, is_proved: bool = False, is_strict: bool = False) -> None:
         super().__init__(message)
-        self.is_proved = is_proved
+        self.is_proved, self.is_strict = is_proved, is_strict
 
 
 @runtime_checkable

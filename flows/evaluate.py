@@ -165,7 +165,7 @@ def log_evaluation(store: Store, run: Run, evaluation: str) -> None:
     run.log_table(placers_table(report))
     steady = report.steadiness
     machine = {"machine_level": report.level, "machine_spread": steady.spread, "disturbed_rounds": steady.disturbed}
-    run.log_metrics({**evaluation_metrics(report), **machine})
+    run.log_metrics(evaluation_metrics(report) | machine)
     run.log_tasks(report.task_names, report.tasks)
 
 
@@ -215,8 +215,9 @@ def measure_and_report(store: Store, asked: Comparison) -> None:
     then = Steadiness.of(lake.round_costs(training) if training else [])
     level = now.level_ms / then.level_ms if now.level_ms and then.level_ms else None
     if not now.is_steady or (level is not None and abs(level - 1) > UNSTEADY):
-        words = steadiness_words(now, level)
-        notes.append(f"the machine was not steady, so ignore differences of a few per cent: {words}")
+        notes.append(
+            f"the machine was not steady, so ignore differences of a few per cent: {steadiness_words(now, level)}"
+        )
     measured = {(row.placer, row.task.name) for row in rows}
     if absent := {name for name in placers for task in drawn if (name, task.name) not in measured}:
         notes.append(f"{', '.join(sorted(absent))} could not fit every task and were left out")

@@ -187,16 +187,17 @@ def _job(folder: Path) -> dict[str, Any]:
 def _recipe(asked: PlaceOptions, source: str, sample: CostSample) -> Recipe:
     """How a version records what it was learned from."""
     task = sample.task
-    options = RetrainingOptions(
-        model=asked.model,
-        source=source,
-        testbed=TRACED,
-        mode="fixed",
-        devices=task.num_devices,
-        devices_per_host=task.devices_per_host,
-        memory_gb=asked.memory_gb,
-        batch_size=sample.batch_size,
+    recipe = configure(
+        RetrainingOptions(
+            model=asked.model,
+            source=source,
+            testbed=TRACED,
+            mode="fixed",
+            devices=task.num_devices,
+            devices_per_host=task.devices_per_host,
+            memory_gb=asked.memory_gb,
+            batch_size=sample.batch_size,
+        )
     )
-    recipe = configure(options)
     tasks = replace(recipe.tasks, precision=task.precision, optimizer=task.optimizer)
     return replace(recipe, tasks=tasks, derived=())

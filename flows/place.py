@@ -229,8 +229,8 @@ def _show(store: Store, placed: Placed, plan: ModelPlan, run: Run, notes: list[s
     write_text(file.with_suffix(".html"), page)
     for suffix, text in {"json": plan.to_json(), "html": page}.items():
         run.tracking.log_text(run.id, text, f"plans/{plan.number}.{suffix}")
-    about = [plan.evidence, *([f"To roll back: `{plan.roll_back}`"] if plan.roll_back else [])]
-    publish(markdown_page(placed, file, [*about, *notes]), f"plan-{plan.model}", plan.evidence)
+    about = [plan.evidence, plan.roll_back and f"To roll back: `{plan.roll_back}`", *notes]
+    publish(markdown_page(placed, file, [*filter(None, about)]), f"plan-{plan.model}", plan.evidence)
     _emit("made", plan, str(file))
     report_progress("plan", 1, 1, plan.evidence)
 
@@ -240,5 +240,11 @@ def _emit(what: str, plan: ModelPlan, file: str) -> None:
     if FlowRunContext.get() is None and get_current_settings().api.url is None:
         return
     resource = {"prefect.resource.id": f"dreamshard.model.{plan.model}", "prefect.resource.name": plan.model}
-    payload = {"model": plan.model, "plan": plan.number, "version": plan.version, "path": file}
-    emit_event(f"dreamshard.plan.{what}", resource, payload=payload | {"evidence": plan.evidence})
+    fields = {
+        "model": plan.model,
+        "plan": plan.number,
+        "version": plan.version,
+        "path": file,
+        "evidence": plan.evidence,
+    }
+    emit_event(f"dreamshard.plan.{what}", resource, payload=fields)

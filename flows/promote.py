@@ -193,8 +193,8 @@ def register_candidate(store: Store, run: Run, report: EvaluationReport) -> Vers
     evaluation are logged there, all before there is a version.
     """
     training, iteration = str(report.training), int(report.iteration or 0)
-    known = (v for v in registry.versions(store) if (v.training, v.iteration) == (training, iteration))
-    version = next(known, None)
+    known = registry.versions(store)
+    version = next((v for v in known if (v.training, v.iteration) == (training, iteration)), None)
     if version is None:
         for step, figures in enumerate(checkpoints.history(store, training)[:iteration], start=1):
             run.log_metrics({name: figures.get(name) for name in CURVES}, step)
@@ -258,11 +258,9 @@ def addresses(store: Store, run: Run, evaluation: str) -> dict[str, str]:
 def _facts(store: Store, made_of: Training, measured: MeasuredOn | None, report: EvaluationReport) -> dict[str, Any]:
     """Parameters of a version's run, which MLflow compares: what versions of a model differ in."""
     warm, tables = made_of.warm, store.lake.read_dataset(made_of.dataset)
-    others = (v for v in registry.versions(store) if v.training != report.training)
-    alike = (v for v in others if v.model == made_of.model and (not warm or v.uri == warm.version))
-    before = next(alike, None)
-    is_known = before is not None and store.lake.has_dataset(before.made_of.dataset)
-    earlier = store.lake.read_dataset(before.made_of.dataset) if before and is_known else None
+    others = (v for v in registry.versions(store) if v.training != report.training and v.model == made_of.model)
+    before = next((v.made_of.dataset for v in others if not warm or v.uri == warm.version), None)
+    earlier = store.lake.read_dataset(before) if before and store.lake.has_dataset(before) else None
     return {
         **{name: value for name, value in made_of.facts.items() if name in FACTS and value is not None},
         "libraries": "" if measured is None else ", ".join(map(" ".join, measured.versions.items())),

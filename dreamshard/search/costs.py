@@ -77,6 +77,11 @@ class CostModel(ABC):
         """Relative standard error of a device's predicted cost."""
         return 0.0
 
+    @property
+    def prices_caches(self) -> bool:
+        """Whether it has costs of tables in host memory."""
+        return False
+
     def loads(self, shards: Shards) -> Floats:
         """`[S, L]` additive loads; the last columns are `TRAFFIC`.
 
@@ -265,6 +270,11 @@ class RooflineCosts(CostModel):
         """Costs of a task's shards on this hardware."""
         per_host = min(task.devices_per_host or spec.devices_per_node, task.num_devices)
         return cls(task, spec, task.batch_size or DEFAULT_BATCH, per_host)
+
+    @property
+    def prices_caches(self) -> bool:
+        """See `CostModel`."""
+        return self.spec.host_bytes_per_s is not None
 
     def own_loads(self, shards: Shards) -> Float[Tensor, "S K"]:
         """See `CostModel`."""

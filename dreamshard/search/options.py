@@ -408,7 +408,8 @@ def _sensible_options(task: PlacementTask, limits: PlacementLimits, model: CostM
         raise NoPlacementError(
             f"table {name!r} may only be sharded {' or '.join(constraints.sharding_types_for(name))}, against its pins, "
             f"columns or cache, {num_devices} devices in hosts of {per_host}, or the {WIDEST_SHARD} columns that fbgemm's "
-            "kernels take; allow another sharding type"
+            "kernels take; allow another sharding type",
+            is_strict=True,
         )
     of_item, offer = np.nonzero(chosen)
     kinds, of_share = alike[offer].T

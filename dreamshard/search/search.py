@@ -71,16 +71,22 @@ def search(
         NoPlacementError: nothing fits the devices' memory, or the constraints cannot be met.
     """
     exploration = _Exploration(task, costs, moves, is_late)
-    for caching in (False, True) if task.constraints.caching else (False,):
-        if not exploration.results:
-            exploration.explore(ShardingOptions.of(task, costs, columns=columns, caching=caching))
-    if not exploration.results:
-        by_columns = "column_wise" in task.constraints.all_sharding_types
-        plan = packed_columns(task) if by_columns else Placement.whole(packed(task), task.num_devices)
-        if not violation(task, plan):
-            return plan
-        raise no_placement(task)
+    exploration.explore(ShardingOptions.of(task, costs, columns=columns))
     best, best_ms = None, math.inf
+    if not exploration.results:
+        if task.constraints.caching and costs.prices_caches:
+            exploration.explore(ShardingOptions.of(task, costs, columns=columns, caching=True))
+        try:  # device memory may do, though no start fits it
+            best = _packed(task)
+            best_ms = float(costs.predict(best).overall_ms())
+        except NoPlacementError as error:
+            if task.constraints.caching and not costs.prices_caches:
+                raise NoPlacementError(
+                    f"found no placement of {task.name} in device memory, and this cost model prices no caches; allow more "
+                    "memory, or use a preset with host_bandwidth (--hardware h100 --placer prior)"
+                ) from error
+            if not exploration.results:
+                raise
     for options, found in sorted(exploration.results.values(), key=lambda result: len(result[0].types)):
         near = found.cost_ms <= exploration.least_ms * (1 + _HOPELESS)
         for placement in dict.fromkeys(options.placement(found, joined=joined) for joined in (False, True) if near):
@@ -92,6 +98,15 @@ def search(
     raise NoPlacementError(
         f"found no placement of {task.name} that respects its constraints; loosen them, or give devices more memory"
     )
+
+
+def _packed(task: PlacementTask) -> Placement:
+    """The exact packing of columns, or of whole tables; raises a NoPlacementError if constraints allow none."""
+    by_columns = "column_wise" in task.constraints.all_sharding_types
+    placement = packed_columns(task) if by_columns else Placement.whole(packed(task), task.num_devices)
+    if violation(task, placement):
+        raise no_placement(task)
+    return placement
 
 
 @dataclass

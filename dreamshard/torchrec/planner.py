@@ -45,7 +45,6 @@ from dreamshard.files import gib, shown
 from dreamshard.hardware.accelerator import preset_of
 from dreamshard.planning import legal_placement, placer_of
 from dreamshard.search import RooflinePlacer, SearchingPlacer
-from dreamshard.search.costs import RooflineCosts
 from dreamshard.tables import SHARDING_TYPES, ModelTable, Placement, Tables
 from dreamshard.tasks import Activations, NoPlacementError, PlacementTask, Placer, Shards
 from dreamshard.testbeds.device import machine_memory_bytes
@@ -75,7 +74,7 @@ class ShardCosts(ShardEstimator):  # type: ignore[misc]  # torchrec is untyped h
     def estimate(self, sharding_options: list[ShardingOption], sharder_data_map: Any = None) -> None:
         """Set `perf` and `storage` of each shard."""
         model, kernels = self.model, ["fused", "dense"]
-        if isinstance(model, RooflineCosts) and model.spec.host_bytes_per_s:
+        if model.prices_caches:
             kernels.append(CACHED)
         known = []
         for option in sharding_options:
@@ -176,7 +175,8 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
                 placer = replace(placer, timeout_s=self.timeout_seconds - (2 + task.num_devices / 16) * spent_s)
             placement = legal_placement(task, placer)
         except NoPlacementError as error:
-            raise PlannerError(str(error), PlannerErrorType.INSUFFICIENT_STORAGE) from error
+            kind = PlannerErrorType.STRICT_CONSTRAINTS if error.is_strict else PlannerErrorType.INSUFFICIENT_STORAGE
+            raise PlannerError(str(error), kind) from error
         self._log_memory(self._checked(task, placement, model.details))
         options = sharding_options(placement, model.details, module, self.constraints, self.batch_size)
         for callback in self.callbacks:

@@ -12,7 +12,7 @@ from cyclopts import Parameter
 
 from dreamshard.costs import PHASES
 from dreamshard.explanation import Alternative, DeviceReason, TableReason, explain as explained
-from dreamshard.files import gib
+from dreamshard.files import MOST_DEVICES, gib
 from dreamshard.hardware.accelerator import AcceleratorSpec, hardware as hardware_of
 from dreamshard.hardware.links import collective_s
 from dreamshard.tables import DEFAULT_BATCH, ON_ONE_HOST, TableSharding
@@ -31,7 +31,6 @@ OTHER_SETTING = 3
 """Exit code of `place` if the plan's costs are of another setting than the plan."""
 
 _TOP = 3  # tables named per device
-_MOST_DEVICES = 4096
 _CLUSTER = re.compile(r"(.+):(\d+)(?:/(\d+))?")
 _COSTS = ("overall_ms", *(f"{phase}_ms" for phase in PHASES), "sync_ms")
 
@@ -226,9 +225,9 @@ def what_if(options: Annotated[WhatIfOptions, Fields], *, as_json: Json = False)
     for entry in options.hardware.split(","):
         match = _CLUSTER.fullmatch(entry.strip())
         count, group = (int(match[i] or match[2]) for i in (2, 3)) if match else (0, 0)
-        if not match or not 1 <= count <= _MOST_DEVICES or not group or count % group:
+        if not match or not 1 <= count <= MOST_DEVICES or not group or count % group:
             raise ValueError(
-                f"{entry!r} is not a cluster; give hardware, 1 to {_MOST_DEVICES} devices and, if you like, equal groups: "
+                f"{entry!r} is not a cluster; give hardware, 1 to {MOST_DEVICES} devices and, if you like, equal groups: "
                 "a100:8, my_cluster.yaml:64 or a100:64/16"
             )
         clusters.append(Cluster(called=match[1], spec=hardware_of(match[1]), num_devices=count, group=group))

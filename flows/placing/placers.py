@@ -165,8 +165,11 @@ def _version_on(store: Store, spec: AcceleratorSpec, task: PlacementTask, model:
             not is_simulated(origin.hardware),
         )
 
-    measured = [(version, version.measured_on) for version in registry.versions(store)]
-    known = [(version, origin) for version, origin in measured if origin and is_named(spec.name, origin.hardware)]
+    known = [
+        (version, origin)
+        for version in registry.versions(store)
+        if (origin := version.measured_on) and is_named(spec.name, origin.hardware)
+    ]
     ranked = sorted(known, key=lambda pair: preference(*pair), reverse=True)  # stable: of those alike, the newest
     return next((version for version, origin in ranked if _serves(store, version, origin, spec, task)), None)
 

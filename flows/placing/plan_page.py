@@ -2,13 +2,12 @@
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from itertools import cycle
 from typing import Any
 
 import pandas as pd  # type: ignore[import-untyped]
 import torch
-from jinja2 import Environment
+from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from dreamshard.costs import PHASES
 from dreamshard.explanation import table_shares
@@ -29,8 +28,13 @@ _FEWEST_PARTS = 6  # of one bar
 _SCREEN = 16  # devices that a screen shows
 _TOP, _BAR = 3, 24  # of a terminal's row: tables named, characters of the longest bar
 
-_TEMPLATE = files(__package__).joinpath("plan_page.html").read_text()
-_STYLE = files(__package__).joinpath("plan_page.css").read_text()
+_TEMPLATES = Environment(
+    loader=PackageLoader(__package__, ""),
+    autoescape=True,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    undefined=StrictUndefined,  # a name that the code no longer has is an error, not an empty page
+)
 _PALETTE = ("#77aadd", "#ee8866", "#eedd88", "#ffaabb", "#99ddff", "#44bb99", "#bbcc33", "#aaaa00")
 """Of tables: Paul Tol's light scheme, on which dark text is readable and which colour-blind people tell apart."""
 _NO_TABLE = {
@@ -113,7 +117,8 @@ def sharding_type(sharding: TableSharding) -> str:
 
 def tables_of(tables: Tables, sides: Sequence[Side]) -> pd.DataFrame:
     """A row per table, indexed by its number, largest first; `before` is its old place if that has changed."""
-    new, sums = sides[0], sides[0].pairs.groupby("table")[["gib", "whole"]].sum()
+    new, old, sums = sides[0], sides[-1].sharding_of, sides[0].pairs.groupby("table")[["gib", "whole"]].sum()
+    shardings = [new.sharding_of[name] for name in tables.names]
     frame = pd.DataFrame(
         {
             "name": tables.names,
@@ -121,24 +126,22 @@ def tables_of(tables: Tables, sides: Sequence[Side]) -> pd.DataFrame:
             "dim": tables.dim.numpy(),
             "pooling": tables.pooling_factor.numpy().round(4),
             "lookups": tables.lookups.numpy(),
-            "type": [sharding_type(new.sharding_of[name]) for name in tables.names],
-            "where": [where(new.sharding_of[name]) for name in tables.names],
+            "type": [sharding_type(now) for now in shardings],
+            "where": [where(now) for now in shardings],
+            "before": [_before(old.get(name), now) for name, now in zip(tables.names, shardings, strict=True)],
             "gib": sums["gib"],
             "whole": sums["whole"],
         },
         index=range(len(tables)),
     )
-    if len(sides) > 1:
-        pairs = ((sides[1].sharding_of.get(name), new.sharding_of[name]) for name in tables.names)
-        frame["before"] = [
-            "new"
-            if old is None
-            else ""
-            if old == now
-            else where(old) + f" ({sharding_type(old)})" * (sharding_type(old) != sharding_type(now))
-            for old, now in pairs
-        ]
     return frame.sort_values(new.size, ascending=False, kind="stable")
+
+
+def _before(old: TableSharding | None, now: TableSharding) -> str:
+    if old is None:
+        return "new"
+    kind = f" ({sharding_type(old)})" * (sharding_type(old) != sharding_type(now))
+    return "" if old == now else where(old) + kind
 
 
 def parts_of(side: Side, moved: Collection[tuple[int, int | None]], most: int = _MOST_PARTS) -> pd.DataFrame:
@@ -164,10 +167,10 @@ def parts_of(side: Side, moved: Collection[tuple[int, int | None]], most: int = 
 def html_page(placed: Placed) -> str:
     """The page; it asks for nothing from a network."""
     task, sides = placed.request.task, sides_of(placed)
-    tables, capacity = tables_of(task.tables, sides), task.capacity_bytes.double() / 2**30
+    tables, capacity_gib = tables_of(task.tables, sides), float(task.capacity_bytes.max()) / 2**30
     widest = pd.concat([side.sums for side in sides]).max().clip(lower=1e-12)
-    if capacity.max() < 4 * widest["gib"]:
-        widest["gib"] = max(widest["gib"], float(capacity.max()))
+    if capacity_gib < 4 * widest["gib"]:
+        widest["gib"] = max(widest["gib"], capacity_gib)
     number = {name: t for t, name in enumerate(task.tables.names)}
     moves = [(number[step.table], step) for step in placed.steps if step.source is not None]
     moved = [{(t, getattr(step, end)) for t, step in moves} for end in ("target", "source")]
@@ -177,27 +180,18 @@ def html_page(placed: Placed) -> str:
     devices = [*range(max(len(side.sums) for side in sides))]
     if len(devices) > _SCREEN:  # the slowest first
         devices = [*sides[0].sums[sides[0].size].reindex(devices).sort_values(ascending=False).index]
-    page: str = (
-        Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-        .from_string(_TEMPLATE)
-        .render(
-            title=f"{task.name}: {len(task.tables)} tables on {task.num_devices} devices",
-            style=_STYLE,
-            placed=placed,
-            task=task,
-            sides=sides,
-            sizes=SIZES,
-            widest=widest,
-            costs_ms=costs_ms if sides[0].size == "whole" else [],
-            labels=["whole step", *(phase.replace("_", " ") for phase in PHASES)],
-            devices=[(d, [side[d] for side in bars if d in side]) for d in devices],
-            limits=(100 * capacity / widest["gib"]).tolist(),
-            capacity=[gib(int(size)) for size in (task.capacity_bytes.min(), task.capacity_bytes.max())],
-            gib=gib,
-            slowest=device_rows(placed)[0],
-            unmeasured=unmeasured_sentence(placed.plan),
-            tables=tables.to_dict("records"),
-        )
+    page: str = _TEMPLATES.get_template("plan_page.html").render(
+        placed=placed,
+        sides=sides,
+        sizes=SIZES,
+        widest=widest,
+        costs_ms=costs_ms if sides[0].size == "whole" else [],
+        devices=[(d, [side[d] for side in bars if d in side]) for d in devices],
+        capacity_bytes=task.capacity_bytes.tolist(),
+        gib=gib,
+        slowest=device_rows(placed)[0],
+        unmeasured=unmeasured_sentence(placed.plan),
+        tables=tables.to_dict("records"),
     )
     return page
 
@@ -231,7 +225,7 @@ def device_rows(placed: Placed) -> tuple[str, list[dict[str, Any]]]:
             f"device {d} is the {how} of {len(sums)}: {names[heaviest['table'].iloc[0]]} takes "
             f"{heaviest[size].iloc[0]:.3g} of its {of_device[size]:.3g} {unit}"
         )
-        row = {"device": d, "": "█" * round(_BAR * of_device[size] / max(sums[size].max(), 1e-12))}
-        row |= {unit: of_device[size], "GiB": of_device["gib"]}
-        rows.append(row | {f"heaviest tables, {unit}": listed})
+        bar = "█" * round(_BAR * of_device[size] / max(sums[size].max(), 1e-12))
+        sizes = {unit: of_device[size], "GiB": of_device["gib"]}
+        rows.append({"device": d, "": bar, **sizes, f"heaviest tables, {unit}": listed})
     return said, rows

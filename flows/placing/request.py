@@ -312,9 +312,9 @@ def moving_lines(placed: Placed) -> Iterator[str]:
     if weighed is not None:
         rate = f"{price.bytes_per_s / 1e9:g} GB/s"
         yield f"a gain has to pay for its moves within {price.steps_until_next:,.0f} steps; tables move at {rate}"
-    if weighed is not None and kept is None:
-        yield f"the current plan cannot be kept: {weighed.why_not_kept}"
-    elif weighed is not None and kept is not None:
+        if kept is None:
+            yield f"the current plan cannot be kept: {weighed.why_not_kept}"
+    if weighed is not None and kept is not None:
         gain, chosen = _gain(kept, weighed.moved_all), weighed.chosen
         yield f"current plan: predicted {kept.overall_ms:.3f} ms; new plan with all its moves: {gain}"
         if chosen.moved_bytes == 0 and chosen.overall_ms >= kept.overall_ms:

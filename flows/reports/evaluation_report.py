@@ -138,7 +138,8 @@ def placers_table(report: EvaluationReport) -> Table:
 
 def evaluation_metrics(report: EvaluationReport) -> Metrics:
     """Figures of the candidate under the names that every version has in MLflow."""
-    candidate, error = report.placer(report.candidate), report.placer(report.candidate).predicted_mape
+    candidate = report.placer(report.candidate)
+    error = candidate.predicted_mape
     champion = next((report.gain(report.candidate, name) for name in report.versions), None)
     return {
         "cost_ms": candidate.overall_ms,
@@ -220,9 +221,12 @@ def prediction_sentence(report: EvaluationReport) -> str:
 
 def disagreements(report: EvaluationReport) -> str:
     """Says of which placements the cost networks disagree most, if by more than `MISPREDICTED`; else empty."""
-    lines = [line for line in report.placers if len(line.predicted_ms) > 1]
-    most = max(lines, key=lambda line: max(line.predicted_ms.values()) / min(line.predicted_ms.values()), default=None)
-    if most is None or max(most.predicted_ms.values()) <= (1 + MISPREDICTED) * min(most.predicted_ms.values()):
+
+    def ratio(line: PlacerFigures) -> float:
+        return max(line.predicted_ms.values()) / min(line.predicted_ms.values())
+
+    most = max((line for line in report.placers if line.predicted_ms), key=ratio, default=None)
+    if most is None or ratio(most) <= 1 + MISPREDICTED:
         return ""
     prices = ", ".join(f"{cost:.3f} ms by {name}" for name, cost in most.predicted_ms.items())
     return f" The cost networks disagree most on placements of {most.placer}: {prices}."

@@ -99,11 +99,11 @@ def of_training(
     Args:
         spec: bandwidths and hosts that TorchRec's planner assumes; None for its defaults.
     """
-    (whole, columns), notes = RIVALS, list[str]()
-    predicts = isinstance(candidate, DreamShardPlacer)
-    names = [*baselines(), *(PARTS[:1] if predicts else ())]
+    (whole, columns), names, notes, may_split = RIVALS, [*baselines()], list[str](), False
+    if isinstance(candidate, DreamShardPlacer):
+        names.append(PARTS[0])
+        may_split = candidate.columns and candidate.inference == "search"
     if whole in installed_rivals():
-        may_split = isinstance(candidate, DreamShardPlacer) and candidate.columns and candidate.inference == "search"
         most = max(len(task.tables) for task in tasks)
         names.append(whole)
         if may_split and most <= MOST_IN_COLUMNS:
@@ -182,12 +182,11 @@ def of_entrants(
     base, notes = next(iter(predictors.values()), None), [*notes]
     if spec is None and not {*RIVALS}.isdisjoint(entrants):
         notes.append("TorchRec's planner assumed its default bandwidths, for those of this hardware are not known")
-    searching = {
+    known = models | {
         name: Stalled(placer)
         for name, placer in predictors.items()
         if placer.inference == "search" and placer.budget_ms is None
     }
-    known: dict[str, Any] = models | searching
     return Contestants(
         placers={name: known.get(name) or placer_called(name, base, spec, seed) for name in entrants},
         predictors=predictors,

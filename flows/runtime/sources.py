@@ -159,10 +159,10 @@ def runnable(
     """
     if ranks is None and not any(detail.collection for detail in model.details):
         return constraints
+    narrowed: Constraints
     narrowed, notes = torchrec_bridge().narrowed(
         constraints, model.by_name, device_type=ranks or "cuda", widen=ranks is None
     )
     for sentence in notes:
         note(sentence)
-    runnable: Constraints = narrowed
-    return runnable
+    return narrowed

@@ -48,6 +48,8 @@ def check(name: str, task: PlacementTask) -> None:
     assert not violation(task, placement)
     held = held_by(task, placement)
     assert held_by(task, placer.place(task)) == held, "places otherwise when asked again"
+    cached = replace(task, constraints=replace(task.constraints, caching=True))
+    assert held_by(cached, placer.place(cached)) == held, "places otherwise with caches that no table needs"
     turned = replace(task, tables=task.tables.select(torch.arange(len(task.tables)).flip(0)))
     assert held_by(turned, placer.place(turned)) == held, "places otherwise when tables come in another order"
     if not task.constraints.places_freely:  # devices are alike except in their constraints

@@ -12,7 +12,7 @@ import torch
 from dreamshard.search.packing import HEURISTICS, RandomPlacer, baselines
 from dreamshard.tasks import PlacementTask
 from tests.benchmarks.measuring import Dims, meta_tables
-from tests.helpers.tables import ROW_BYTES, shard_sums, tables_of, task_of
+from tests.helpers.tables import shard_sums, tables_of, task_of
 
 # size 400, 160, 200, 240; dim x pooling 40, 20, 4, 24; that x log10(rows) 80, 20, 6.8, 35.5
 FOUR = tables_of([100, 10, 50, 30], dim=[4, 16, 4, 8], pooling=[10.0, 1.25, 1.0, 3.0])
@@ -42,13 +42,6 @@ def test_random_depends_on_the_tables_and_the_seed():
     assert first == renamed != other
     drawn = {tuple(RandomPlacer(seed).place(tasks[0]).device.tolist()) for seed in range(20)}
     assert len(drawn) == 20, "each seed draws another placement"
-
-
-def test_devices_that_must_be_filled_to_the_last_byte_are_packed():
-    task = task_of([3, 3, 2, 2, 2], num_devices=2, room_rows=6)  # largest first alternating leaves no room for the last
-    for placer in baselines().values():
-        assert shard_sums(task.table_bytes, placer.place(task).device[None], 2).tolist() == [[96, 96]]
-    assert 6 * ROW_BYTES == 96
 
 
 KINDS: dict[str, tuple[Dims, int, int, int | None]] = {  # dims, tables, devices, memory; None for about an even share

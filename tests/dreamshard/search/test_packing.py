@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from dreamshard.constraints import Constraints
-from dreamshard.search.packing import GreedyPlacer, PlacementLimits, pack, packed, packed_by_size, packed_columns
+from dreamshard.search.packing import PlacementLimits, baselines, pack, packed, packed_by_size, packed_columns
 from dreamshard.tables import Placement
 from dreamshard.tasks import NoPlacementError, PlacementTask, violation
 from tests.helpers.tables import ROW_BYTES, tables_of, task_of
@@ -38,7 +38,8 @@ def test_what_no_rule_packs_is_packed():
     task = task_of([9, 8, 7, 7, 7, 4, 4, 3, 3], num_devices=2, room_rows=26)
     assert packed_by_size(task) is None, "the premise"
     assert not violation(task, Placement.whole(packed(task), 2))
-    assert not violation(task, GreedyPlacer("size_greedy").place(task))
+    for placer in baselines().values():
+        assert not violation(task, placer.place(task))
 
 
 @settings(max_examples=120, deadline=None)

@@ -21,7 +21,7 @@ from dreamshard.tables import (
     even_columns,
 )
 from dreamshard.tasks import NoPlacementError, PlacementTask, Shards, violation
-from tests.helpers.tables import tables_of, tables_of_dims
+from tests.helpers.tables import ROW_BYTES, tables_of, tables_of_dims
 from tests.helpers.trained import learnt_placer
 
 PRIOR = RooflinePlacer(PRESETS["a100"])
@@ -81,6 +81,16 @@ def test_tables_that_no_memory_holds_are_cached(types):
     assert int(task.tables.rows[cached].min()) > 100_000  # small tables free nothing
 
 
+def test_caches_of_unknown_cost_refuse_no_columns_that_fit():
+    tables = tables_of([200, 200, 700, 300], dim=[20, 28, 20, 28])  # 8000 rows of four columns
+    task = PlacementTask(tables, 2, 4040 * ROW_BYTES, constraints=Constraints(caching=True))
+    unlinked = RooflinePlacer(replace(PRESETS["a100"], host_bytes_per_s=None))
+    for placer in (learnt_placer(), unlinked):
+        assert legal(task, placer) == placer.place(replace(task, constraints=UNCONSTRAINED))
+        with pytest.raises(NoPlacementError):
+            placer.place(replace(task, memory_bytes=3990 * ROW_BYTES))
+
+
 def test_a_trained_network_spreads_tables_too():
     task = PlacementTask(read_tables("mlperf-dlrm-dcnv2"), 8, 80 * GB, constraints=ANY_SHARDING)
     placer = learnt_placer()
@@ -110,12 +120,8 @@ def test_wide_tables_are_split_into_shards_that_kernels_take(constraints):
     task = PlacementTask(tables_of_dims([2048, 64, 64], rows=1000), 2, 2**30, constraints=constraints)
     shards = Shards.of(task, PRIOR.place(task, 1.0))
     assert int(shards.num_columns.max()) <= 1024
-
-
-def test_wide_tables_that_may_not_be_split_are_refused():
-    task = PlacementTask(tables_of_dims([2048, 64]), 2, 2**40, constraints=Constraints(sharding_types=("table_wise",)))
     with pytest.raises(NoPlacementError):
-        PRIOR.place(task)
+        PRIOR.place(replace(task, constraints=Constraints(sharding_types=("table_wise",))))
 
 
 def only(sharding_type, *names):

@@ -188,12 +188,9 @@ class EverythingOnOne:
         return Placement.whole(torch.full((len(task.tables),), 3), task.num_devices)
 
 
-def test_any_placer_may_place_but_not_against_constraints():
+def test_any_placer_may_place():
     plan = planner(costs=EverythingOnOne()).plan(make_model(), SHARDERS)
     assert {sharding.ranks[0] for sharding in plan.plan["ebc"].values()} == {3}
-    elsewhere = Constraints(pinned={"a": (1,)})
-    with pytest.raises(PlannerError):
-        planner(costs=EverythingOnOne(), placement_constraints=elsewhere).plan(make_model(), SHARDERS)
 
 
 def test_all_of_the_further_constraints_narrow_torchrecs():
@@ -243,13 +240,16 @@ def test_a_timeout_ends_planning_and_changes_nothing_before():
 
 
 def test_a_contradiction_is_no_shortage_of_memory():
-    for further in (Constraints(pinned={"a": (9,)}), Constraints(pinned={"a": (1,)}, memory_bytes_of={1: 0})):
-        with pytest.raises(PlannerError) as raised:
-            planner(placement_constraints=further).plan(make_model(), SHARDERS)
-        assert raised.value.error_type == PlannerErrorType.STRICT_CONSTRAINTS
-    with pytest.raises(PlannerError) as raised:
-        planner(topology=topology(memory=GIB)).plan(make_model(rows=2**40), SHARDERS)
-    assert raised.value.error_type == PlannerErrorType.INSUFFICIENT_STORAGE
+    on_1, tight = {"a": (1,)}, topology(GIB)
+    limits = ({"pinned": {"a": (9,)}}, {"memory_bytes_of": {1: 0}}, {"sharding_types_of": {"a": ("grid_shard",)}})
+    strict = [{"placement_constraints": Constraints(**{"pinned": on_1, **limit})} for limit in (*limits, {})]
+    short = [{"topology": tight, "costs": costs} for costs in ("a100", learnt_placer(), EverythingOnOne())]
+    strict[-1]["costs"] = EverythingOnOne()
+    for kind, rows, cases in (("STRICT_CONSTRAINTS", 1000, strict), ("INSUFFICIENT_STORAGE", 2**40, short)):
+        for options in cases:
+            with pytest.raises(PlannerError) as raised:
+                planner(**options).plan(make_model(rows), SHARDERS)
+            assert raised.value.error_type == PlannerErrorType[kind], options
 
 
 def test_torchrecs_table_shows_costs_and_callbacks_change_plans():

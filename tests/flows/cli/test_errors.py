@@ -1,4 +1,4 @@
-"""The twenty most frequent errors: the command that a person typed, and the sentence that it ends with."""
+"""The most frequent errors: the command that a person typed, and the sentence that it ends with."""
 
 import shlex
 from pathlib import Path

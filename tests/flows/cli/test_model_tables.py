@@ -7,7 +7,6 @@ pytest.importorskip("torchrec")
 
 from dreamshard.torchrec import load_plan
 from dreamshard.workloads import Lookups, WorkloadTable, call
-from flows.runtime.sources import read_model
 from storage.settings import Settings
 from storage.store import open_store
 from tests.flows.commands import dreamshard
@@ -103,10 +102,3 @@ def test_a_list_is_completed_by_the_newest_dataset_that_has_its_tables(place, tm
     )
     (tmp_path / "listed.csv").write_text("name,rows,dim\nword,1000,8\nother,7,16\nlast,9,8\n")
     assert "assumed by a Zipf law: " in place("listed.csv", *SMALL).stderr
-
-
-@pytest.mark.parametrize("name", ["mlperf-dlrm", "x"])
-def test_a_name_that_is_no_list_is_refused_with_the_nearest(name, tmp_path, monkeypatch):
-    monkeypatch.setenv("DREAMSHARD_HOME", str(tmp_path))
-    with pytest.raises(ValueError):
-        read_model(open_store(), name, lambda _: None)

@@ -13,16 +13,6 @@ LISTED = HEADER + "".join(f"<b>t{t}</b>,{(t + 1) * 50_000},64,{5 * (t + 1)}\n" f
 NETWORK = ("file:", "data:", "blob:")
 
 
-def test_without_costs_the_page_shows_memory_alone(place_tables, tmp_path):
-    size = ("--devices", "2", "--memory-gb", "1", "--placer", "size_greedy", "--html")
-    done, plan = place_tables(LISTED, *size, tmp_path / "missing" / "plan.html")
-    assert (done.returncode, plan, "plan.html" in done.sentence) == (1, {}, True)
-    assert place_tables(LISTED, *size, tmp_path / "plan.html")[0].returncode == 0
-    text = (tmp_path / "plan.html").read_text()
-    assert "No cost is predicted, so the page shows memory alone." in text
-    assert "milliseconds of a step" not in text
-
-
 @pytest.mark.browser
 @pytest.mark.skipif(CHROMIUM is None, reason="needs chromium (as root: apt-get install chromium), to open the page")
 def test_the_page_compares_with_the_current_plan_offline(place_tables, tmp_path):
