@@ -13,7 +13,7 @@ errors is taken, which is what a plan states.
 import math
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations, product
 from operator import attrgetter
 
@@ -72,22 +72,26 @@ def search(
     """
     exploration = _Exploration(task, costs, moves, is_late)
     exploration.explore(ShardingOptions.of(task, costs, columns=columns))
-    best, best_ms = None, math.inf
-    if not exploration.results:
-        if task.constraints.caching and costs.prices_caches:
-            exploration.explore(ShardingOptions.of(task, costs, columns=columns, caching=True))
-        try:  # device memory may do, though no start fits it
+    results, best, best_ms = [*exploration.results.values()], None, math.inf
+    fit_whole = any(types <= {"table_wise"} for types in exploration.results)
+    fit_alone = any(types <= set(ON_ONE_DEVICE) for types in exploration.results)
+    if task.constraints.caching and costs.prices_caches and not fit_whole and not (results and is_late()):
+        exploration = replace(exploration, results={})  # whose options have other numbers
+        exploration.explore(ShardingOptions.of(task, costs, columns=columns, caching=True))
+        results += exploration.results.values()
+    if not fit_alone and not (results and is_late()):  # greedy starts may miss what exact packing finds
+        try:
             best = _packed(task)
             best_ms = float(costs.predict(best).overall_ms())
         except NoPlacementError as error:
-            if task.constraints.caching and not costs.prices_caches:
+            if not results and task.constraints.caching and not costs.prices_caches:
                 raise NoPlacementError(
                     f"found no placement of {task.name} in device memory, and this cost model prices no caches; allow more "
                     "memory, or use a preset with host_bandwidth (--hardware h100 --placer prior)"
                 ) from error
-            if not exploration.results:
+            if not results:
                 raise
-    for options, found in sorted(exploration.results.values(), key=lambda result: len(result[0].types)):
+    for options, found in sorted(results, key=lambda result: len(result[0].types)):
         near = found.cost_ms <= exploration.least_ms * (1 + _HOPELESS)
         for placement in dict.fromkeys(options.placement(found, joined=joined) for joined in (False, True) if near):
             overall_ms = float(costs.predict(placement).overall_ms())
@@ -124,6 +128,7 @@ class _Exploration:
     is_late: IsLate
     results: dict[Types, tuple[ShardingOptions, Found]] = field(default_factory=dict)
     least_ms: float = np.inf
+    least_start_ms: float = np.inf
 
     @property
     def cells(self) -> int:
@@ -153,6 +158,7 @@ class _Exploration:
     def _search(self, options: ShardingOptions, splits: Sequence[EvenSplit]) -> None:
         """Anneal the best starts, and keep the result."""
         if starts := self._starts(options, splits):
+            self.least_start_ms = min(self.least_start_ms, *map(_cost, starts))
             found, free = self._improved(options, starts), self.task.constraints.places_freely
             if free or not violation(self.task, options.placement(found, joined=False)):
                 self.results[options.types] = options, found
@@ -167,7 +173,7 @@ class _Exploration:
         quick = [(start, option) for option in used.values() for start in _quick_starts(options, option)]
         starts = [start for start, _ in quick]
         for start, option in sorted(quick, key=lambda pair: pair[0].cost_ms)[:1]:
-            if start.cost_ms <= self.least_ms * (1 + _HOPELESS):
+            if self._has_hope(start):
                 starts += _starts_within_targets(options, option, self.is_late)
         starts = sorted(starts, key=_cost)[:_KEPT]
         simpler = [types - {single} for whole, single in (ON_ONE_DEVICE, ON_ONE_HOST) if {whole, single} <= types]
@@ -178,11 +184,14 @@ class _Exploration:
             starts += _tight_starts(self.task, options, self.is_late)
         return starts
 
+    def _has_hope(self, start: Found) -> bool:
+        return start.cost_ms <= self.least_start_ms * (1 + _HOPELESS)
+
     def _improved(self, options: ShardingOptions, starts: Sequence[Found]) -> Found:
         """The best of annealing every start, unless that is hopeless."""
         menu, is_tight, best = options.menu, _is_tight(options), min(starts, key=_cost)
         may_move = len(menu.spread) > len(menu.allowed) or (self.task.num_devices > 1 and (menu.spread != ON_ALL).any())
-        if not may_move or not (is_tight or best.cost_ms <= self.least_ms * (1 + _HOPELESS)):
+        if not may_move or not (is_tight or self._has_hope(best)):
             return best
         runs = [*product(starts, (0.0, _OVERFULL) if is_tight else (0.0,))]
         moves = 3 * (1 + bool(options.types & set(SPLIT_BY_COLUMNS))) * self.moves // len(runs)
