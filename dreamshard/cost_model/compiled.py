@@ -40,7 +40,7 @@ tens of lookups per sample, tables."""
 SUMS = (TABLES, DISTINCT, DIMS, LOOKUPS)
 """Whose logarithms count besides those of work."""
 WIDE_DIMS = (32.5, 64.5)  # dims above which the fused operator gives a row 16 and 32 threads
-LEAST_WORK, LEAST_SQUARE, LEAST_SUM = 1e-6, 1e-12, 1e-3  # added before a logarithm
+LEAST = 1e-3  # added to a sum before its logarithm, or its square to a sum of squares
 
 _UNUSED = np.zeros((1, 1))
 
@@ -194,12 +194,12 @@ def first_ms(law: DeviceLaw, loads: Floats) -> Floats:
 @inlined
 def network_ms(network: NetworkLaw, load: Floats, phase: int) -> float:
     """Forward (0) or backward (1) compute of a device with tables: a product of powers of its sums."""
-    one, other = max(load[2 * phase], 0.0) + LEAST_WORK, max(load[2 * phase + 1], 0.0) + LEAST_WORK
+    one, other = max(load[2 * phase], 0.0) + LEAST, max(load[2 * phase + 1], 0.0) + LEAST
     most, least, power, exponent = max(one, other), min(one, other), network.power[phase], network.exponent[phase]
     output = exponent[0] * (math.log(most) + math.log1p((least / most) ** power) / power)
-    output += exponent[1] * 0.5 * math.log(max(load[SQUARES + phase], 0.0) + LEAST_SQUARE)
+    output += exponent[1] * 0.5 * math.log(max(load[SQUARES + phase], 0.0) + LEAST**2)
     for i in range(len(SUMS)):
-        output += exponent[2 + i] * math.log(max(load[SUMS[i]], 0.0) + LEAST_SUM)
+        output += exponent[2 + i] * math.log(max(load[SUMS[i]], 0.0) + LEAST)
     for i in range(len(WIDE_DIMS)):
         output += exponent[2 + len(SUMS) + i] * min(max(load[WIDE + i], 0.0), 1.0)
     return network.launch_ms[phase] + network.scale_ms[phase] * math.exp(output)

@@ -29,19 +29,18 @@ _BYTES, _TIMES = 2, slice(3, 5)  # columns of points, after devices and devices 
 _COMM = slice(1, 3)  # of `PHASES`
 _ALONE_WEIGHT = 0.1  # of the relative error of an all-to-all measured alone, next to a placement's
 _NOISE = 0.03  # relative error of a measurement, next to which what a preset says counts less
-_REACH = 2.0  # how much wider than measured placements a balanced one may be for their fit to hold
+_REACH = (
+    2.0  # how much wider than a balanced placement others are, and than measured ones it may be for their fit to hold
+)
 _HUNDRED = 100  # dims in a unit of comm_inputs
 NUM_COMM_INPUTS, _NEIGHBOURS = 6, 4  # inputs, and the first that is about neighbours
-_LINKS_ARE_SHARED, _ENOUGH = 0.9, 60  # of the error without neighbours, and measured devices, from which they count
 _RELUCTANCE = np.array([1, 3, 1, 3])  # to explain by number of peers what a constant explains as well
 _RIDGE = 1e-6  # decides between explanations that fit equally well, and nothing else
 _REWEIGHTED = 5  # fits of placements' all-to-alls, each with the weights of the errors before it
 FREEDOM = 4.0  # degrees of freedom of Student's t: errors five times their scale hardly pull
 NORMAL = 1.4826  # standard errors in a median absolute error, of normal errors
-_AHEAD = 1.5  # a curve is linear from the balanced width to this much of it
 
 _LEAST_BYTES, _STEP = 2**14, 3  # of designed exchanges: below, latency alone counts; from one size to the next
-_HEADROOM = 2  # of the largest exchange over a balanced placement's
 
 
 class ExchangeShape(NamedTuple):
@@ -70,7 +69,7 @@ def exchanges_for(tasks: Sequence[PlacementTask], batch_size: int, more_devices:
     most = max(task.num_devices for task in tasks)
     counts = {*(2**power for power in range(1, most.bit_length())), most, *more_devices} - {1}
     widest = max(int(task.tables.sent_dim.sum()) / task.num_devices for task in tasks)
-    most_bytes = round(_HEADROOM * widest * VECTOR_BYTES * batch_size)
+    most_bytes = round(_REACH * widest * VECTOR_BYTES * batch_size)
     return designed_exchanges(counts, tasks[0].devices_per_host, most_bytes)
 
 
@@ -163,7 +162,7 @@ class ExchangeModel(nn.Module):
 
         `fitted_ms` fits errors relative to the sample's overall cost. All-to-alls measured alone on this topology decide
         what placements leave open: if all have as many dims, these explain the same as a constant. Links that neighbours
-        share count only if they explain a good part of the error.
+        share count only if with them the error's scale falls by about two of its standard errors.
         """
         origin, count = data.measured_on, dims.shape[1]
         self.batch_size = torch.tensor(origin.batch_size)
@@ -174,7 +173,10 @@ class ExchangeModel(nn.Module):
         equal = np.stack([np.ones_like(alone), *[alone] * (NUM_COMM_INPUTS - 1)], axis=1)  # [K, 6]
         inputs = comm_inputs(dims)[data.seen].double().numpy()  # [N, 6]
         trust = data.weight.sqrt() * _NOISE / (_NOISE + data.error)
-        weight, known = (trust / data.overall_ms[:, None])[data.seen].double().numpy(), trust[data.seen].square().sum()
+        weight, known = (
+            (trust / data.overall_ms[:, None])[data.seen].double().numpy(),
+            float(trust[data.seen].square().sum()),
+        )
         fitted = []
         for measured, even_ms in zip(data.phases_ms[data.seen][:, _COMM].double().numpy().T, alone_ms.T, strict=True):
             weights = np.concatenate([weight, _ALONE_WEIGHT / even_ms.clip(min=1e-6)])
@@ -182,7 +184,7 @@ class ExchangeModel(nn.Module):
             weighted = np.concatenate([inputs, equal]) * weights[:, None]
             of_all, error = _robust_fit(weighted, targets)
             of_devices, larger = _robust_fit(weighted * (np.arange(NUM_COMM_INPUTS) < _NEIGHBOURS), targets)
-            fitted.append(of_all if known > _ENOUGH and error < _LINKS_ARE_SHARED * larger else of_devices)
+            fitted.append(of_all if error < larger * (1 - 2 / math.sqrt(max(known, 1.0))) else of_devices)
         self.fitted_ms = torch.tensor(np.array(fitted)).float()
 
     def weights_ms(self, shape: ExchangeShape, sum_dims: float) -> Float[Tensor, "2 6"]:
@@ -205,8 +207,8 @@ class ExchangeModel(nn.Module):
         balanced = max(sum_dims / _HUNDRED * self._unit_bytes * (count - 1) / count**2, 1.0)
         if balanced <= self._fit_reaches_bytes(shape):
             return weights.float()
-        here, ahead = self._alone_ms(shape, np.array([1.0, _AHEAD]) * balanced)
-        slope = ((ahead - here) / ((_AHEAD - 1) * balanced)).clip(0, here / balanced)  # [2] per byte
+        here, ahead = self._alone_ms(shape, np.array([1.0, _REACH]) * balanced)
+        slope = ((ahead - here) / ((_REACH - 1) * balanced)).clip(0, here / balanced)  # [2] per byte
         slopes = weights[:, 1:]
         slopes[:, 1] += _RIDGE  # by the largest if the placements tell nothing
         per_unit = torch.from_numpy(slope * self._unit_bytes)[:, None] * slopes / slopes.sum(dim=1, keepdim=True)

@@ -21,9 +21,7 @@ from dreamshard.cost_model.compiled import (
     CURVE_VALUES,
     DIMS,
     DISTINCT,
-    LEAST_SQUARE,
-    LEAST_SUM,
-    LEAST_WORK,
+    LEAST,
     NETWORK,
     SQUARES,
     SUMS,
@@ -361,13 +359,13 @@ class StructuredCostNetwork(CostNetwork):
 
 def device_inputs(loads: Float[Tensor, "N L"], power: Float[Tensor, " 2"]) -> Float[Tensor, "2 N 8"]:
     """Logarithms that `exponent` weighs, by phase, of loads of devices; as `compiled.network_ms`."""
-    sums = (loads[:, SUMS] + LEAST_SUM).log()
+    sums = (loads[:, SUMS] + LEAST).log()
     shared = torch.cat([sums, loads[:, WIDE:DISTINCT].clamp(max=1)], -1)
     by_phase = []
     for phase in range(2):
-        resources = (loads[:, 2 * phase : 2 * phase + 2] + LEAST_WORK).log()
+        resources = (loads[:, 2 * phase : 2 * phase + 2] + LEAST).log()
         work = (power[phase] * resources).logsumexp(-1) / power[phase]
-        norm = 0.5 * (loads[:, SQUARES + phase] + LEAST_SQUARE).log()
+        norm = 0.5 * (loads[:, SQUARES + phase] + LEAST**2).log()
         by_phase.append(torch.cat([work[:, None], norm[:, None], shared], -1))
     return torch.stack(by_phase)
 

@@ -37,6 +37,7 @@ from dreamshard.search.annealing import (
     settle,
 )
 
+_SLOWEST_COUNTS = 10  # times as much as the device that a table is put on
 _AVOIDED = 1e6  # more load of a device, or host, that is too wide or has another range of the table
 
 
@@ -66,11 +67,11 @@ def _fit_on_devices(
 ) -> float:
     """Choose the device of each range that ends least loaded; return the largest load, infinite if it comes to `most`.
 
-    Only the devices with the least load `before` are tried. Without a target, the slowest device's cost counts as well.
+    Only the devices with the least load `before` are tried. Without a target, the slowest device's cost counts more.
     """
     first, width, worst, after = menu.first_range[option], menu.law.width, 0.0, np.empty(menu.loads.shape[1])
     slowest, widest = state.own_ms.max(), state.sums[:, width].max()
-    without_target = min(target.own_ms, target.width) == np.inf
+    weight = _SLOWEST_COUNTS * (min(target.own_ms, target.width) == np.inf)
     near, near_load, kept = np.zeros(CANDIDATES, np.int64), np.zeros(CANDIDATES), np.zeros(len(places))
     for k in range(menu.first_range[option + 1] - first):
         row, size, count, bar = menu.load[first + k], menu.size[first + k], 0, np.inf
@@ -94,13 +95,13 @@ def _fit_on_devices(
         best, least, best_load = -1, np.inf, np.inf
         for n in range(count):
             d, apart = near[n], _AVOIDED * (near_load[n] >= _AVOIDED)
-            if near_load[n] + without_target * (slowest + scale * widest) >= least:
+            if near_load[n] + weight * (slowest + scale * widest) >= least:
                 break  # a table makes no device faster
             for column in range(len(after)):
                 after[column] = state.sums[d, column] + menu.loads[row, column]
             own_ms = device_ms(menu.law, after)
             load = _load(target, own_ms, after[width], scale)
-            cost = load + apart + without_target * (max(slowest, own_ms) + scale * max(widest, after[width]))
+            cost = load + apart + weight * (max(slowest, own_ms) + scale * max(widest, after[width]))
             if cost < least:
                 best, least, best_load = d, cost, load
         worst = max(worst, best_load)
