@@ -36,7 +36,7 @@ CURVE_VALUES = np.exp(_LOG_FIRST + _LOG_STEP * np.arange(CURVE_POINTS))
 # Columns of the structured network's loads: work of each phase by resource, and these
 SQUARES, WIDE, DISTINCT, DIMS, LOOKUPS, TABLES = 4, 6, 8, 9, 10, 11
 """Squared work by phase, tables wider than each of `WIDE_DIMS`, hundreds of distinct weights per sample, hundreds of dims,
-tens of lookups per sample, tables."""
+hundreds of lookups per sample, tables."""
 SUMS = (TABLES, DISTINCT, DIMS, LOOKUPS)
 """Whose logarithms count besides those of work."""
 WIDE_DIMS = (32.5, 64.5)  # dims above which the fused operator gives a row 16 and 32 threads

@@ -27,7 +27,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from dreamshard.constraints import UNCONSTRAINED
-from dreamshard.cost_model.compiled import PAPER, DeviceLaw, PaperLaw
+from dreamshard.cost_model.compiled import LEAST, PAPER, DeviceLaw, PaperLaw
 from dreamshard.costs import PHASES, CostSample, DeviceCosts, MeasuredOn
 from dreamshard.hardware.accelerator import hardware, preset_of
 from dreamshard.hardware.roofline import FIRST_BYTES, LOOKUPS_OF_BIN, figures_of, kernels_s, placed_loads
@@ -46,7 +46,6 @@ PHYSICAL = slice(NUM_PAPER_FEATURES, NUM_FEATURES)
 NormaliserScope = Literal["pool", "task"]
 
 _RAW = [0, *range(4, NUM_FEATURES)]  # columns that the authors' program leaves as they are: dim and the bins
-_LEAST_POOLING = 1e-3  # keeps the logarithm of a table without lookups finite
 _HOT_BIN = 6  # rows looked up more than 32 times in a batch
 
 _ALIKE = 16  # tables on a device whose kernels tell what a setting changes: alone, small ones would not fill it
@@ -62,7 +61,7 @@ def features(tables: Tables) -> Float[Tensor, "T F"]:
     )
     reuse = (tables.lookups.numpy() + 1.0) / (tables.unique_rows.numpy() + 1.0)  # [T] mean lookups per distinct row
     hot = lookups_by_bin(tables.bins.double())[:, _HOT_BIN:].sum(dim=1).numpy()  # [T]
-    logs = np.log([dim, rows, pooling + _LEAST_POOLING, reuse, pooling / reuse + _LEAST_POOLING])
+    logs = np.log([dim, rows, pooling + LEAST, reuse, pooling / reuse + LEAST])
     columns = np.concatenate([[dim, rows, pooling, rows * dim], bins.T, logs, [hot]])
     return torch.from_numpy(columns.T.astype(np.float32, order="C"))  # [T, F]
 

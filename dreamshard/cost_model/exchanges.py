@@ -32,9 +32,8 @@ _NOISE = 0.03  # relative error of a measurement, next to which what a preset sa
 _REACH = (
     2.0  # how much wider than a balanced placement others are, and than measured ones it may be for their fit to hold
 )
-_HUNDRED = 100  # dims in a unit of comm_inputs
+HUNDRED = 100  # dims, weights or lookups per sample in a unit of loads
 NUM_COMM_INPUTS, _NEIGHBOURS = 6, 4  # inputs, and the first that is about neighbours
-_RELUCTANCE = np.array([1, 3, 1, 3])  # to explain by number of peers what a constant explains as well
 _RIDGE = 1e-6  # decides between explanations that fit equally well, and nothing else
 _REWEIGHTED = 5  # fits of placements' all-to-alls, each with the weights of the errors before it
 FREEDOM = 4.0  # degrees of freedom of Student's t: errors five times their scale hardly pull
@@ -204,7 +203,7 @@ class ExchangeModel(nn.Module):
                 # the slowest link decides there, and not what all send together
                 weights[:, 2] += weights[:, 3]
                 weights[:, 3] = 0
-        balanced = max(sum_dims / _HUNDRED * self._unit_bytes * (count - 1) / count**2, 1.0)
+        balanced = max(sum_dims / HUNDRED * self._unit_bytes * (count - 1) / count**2, 1.0)
         if balanced <= self._fit_reaches_bytes(shape):
             return weights.float()
         here, ahead = self._alone_ms(shape, np.array([1.0, _REACH]) * balanced)
@@ -219,7 +218,7 @@ class ExchangeModel(nn.Module):
         share = (shape.num_devices - 1) / shape.num_devices
         if not share or not self.batch_size:
             return torch.zeros(len(dims), 2).double()
-        units, weights = share * dims[:, None] / _HUNDRED, self.fitted_ms.double()
+        units, weights = share * dims[:, None] / HUNDRED, self.fitted_ms.double()
         sent_bytes = units * self._unit_bytes  # [N, 1]
         fitted_ms = weights[:, 0] + weights[:, 1:].sum(dim=1) * units
         alone_ms = torch.from_numpy(self._alone_ms(shape, sent_bytes[:, 0].numpy()))
@@ -245,7 +244,7 @@ class ExchangeModel(nn.Module):
     @property
     def _unit_bytes(self) -> float:
         """Of a unit of `comm_inputs`."""
-        return float(_HUNDRED * VECTOR_BYTES * int(self.batch_size))
+        return float(HUNDRED * VECTOR_BYTES * int(self.batch_size))
 
     def _index(self) -> None:
         points = self.points.numpy()
@@ -284,7 +283,7 @@ def fit_links(points: Array) -> Array:
         for phase, measured_ms in enumerate(chosen[:, _TIMES].T):
             relative = inputs[measured_ms > 0] / measured_ms[measured_ms > 0, None]
             size = np.linalg.norm(relative, axis=0).clip(min=1e-300)
-            ridge = np.diag(np.sqrt(_RIDGE) * _RELUCTANCE)
+            ridge = np.sqrt(_RIDGE) * np.eye(4)
             target = np.concatenate([np.ones(len(relative)), np.zeros(4)])
             links[phase, link] = scipy.optimize.nnls(np.concatenate([relative / size, ridge]), target)[0] / size
     return links

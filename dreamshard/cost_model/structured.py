@@ -54,7 +54,7 @@ from dreamshard.cost_model.cost_network import (
     TrainingDivergedError,
     lookups_by_bin,
 )
-from dreamshard.cost_model.exchanges import FREEDOM, NORMAL, ExchangeModel, comm_inputs
+from dreamshard.cost_model.exchanges import FREEDOM, HUNDRED, NORMAL, ExchangeModel, comm_inputs
 from dreamshard.tasks import PlacementTask
 
 _LOG_WIDE = torch.tensor(WIDE_DIMS).log()
@@ -71,7 +71,6 @@ _MOST_EXPONENT = 8.0  # of the factor of a table's work: a table far outside the
 _INPUTS = (
     2 + len(SUMS) + len(WIDE_DIMS)
 )  # of a device: work, its 2-norm, tables, distinct weights, dims, lookups, wide tables
-_UNITS = torch.tensor([100.0, 100.0, 10.0])  # weights, dims and lookups per sample in a unit of `DISTINCT` to `LOOKUPS`
 
 _ITERATIONS = 100  # of L-BFGS in a fit; those of a training's rounds go on from each other
 _LEAST_ERROR = 0.004  # of a device's cost: no clock is better, and no phase counts without limit
@@ -175,7 +174,7 @@ class StructuredCostNetwork(CostNetwork):
         logs = self._physical(normalised)
         wide = (logs[..., :1] > _LOG_WIDE).to(work.dtype)  # [*B, 2]
         distinct = logs[..., LOG_DIM] + logs[..., LOG_UNIQUE]
-        shared = torch.stack([distinct, logs[..., LOG_DIM], logs[..., LOG_POOLING]], -1).exp() / _UNITS
+        shared = torch.stack([distinct, logs[..., LOG_DIM], logs[..., LOG_POOLING]], -1).exp() / HUNDRED
         if ratios is not None:
             work = work * ratios[..., [FORWARD, FORWARD, BACKWARD, BACKWARD]]
             shared = shared * ratios[..., [DISTINCT_ROWS, VECTORS, BATCH]]

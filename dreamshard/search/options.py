@@ -31,10 +31,8 @@ from dreamshard.tasks import NoPlacementError, PlacementTask, Shards
 
 _RANGES = (2, 3, 4, 6, 8, 12, 16, 24, 32)
 _GRIDS = (2, 4)  # ranges of columns, each on a host; and as many as there may be
-_NARROWEST_RANGE = 8  # columns of a range of a grid-sharded table
 _NARROWEST_FOR_SPEED = 8  # columns of a range that memory does not require: narrower rows waste memory transactions
 _FEW_TABLES = 4  # per device, with which narrower ranges may pay too: wider ones leave devices uneven
-_LEAST_ROWS = 1
 _FREES_NOTHING = 1000  # tables with less than one in so many of all bytes stay in device memory
 _CACHED_SHARES = (0.65, 0.4, 0.2, 0.1, 0.05, 0.02, 0.005)
 
@@ -366,7 +364,7 @@ def _sensible_options(task: PlacementTask, limits: PlacementLimits, model: CostM
     splits = np.where(
         allowed.sum(axis=1) == 1, 1, np.minimum(num_devices, np.where(held > most_memory, widest_split, for_speed))
     )
-    in_grid = np.minimum(hosts, most_ranges(dim, np.maximum(narrowest, _NARROWEST_RANGE)))
+    in_grid = np.minimum(hosts, most_ranges(dim, np.maximum(narrowest, _NARROWEST_FOR_SPEED)))
     has_host: Mask = np.zeros(count, np.bool_)
     if num_devices % per_host == 0:
         whole_host: Mask = np.logical_and.reduce(allowed.reshape(count, -1, per_host), axis=2)
@@ -385,7 +383,7 @@ def _sensible_options(task: PlacementTask, limits: PlacementLimits, model: CostM
             sensible = possible & (num_devices > 1)
             if kind != _COPIES:
                 blocks = num_devices if kind == _ROW_WISE else per_host
-                sensible &= ~apart & (rows >= _LEAST_ROWS * blocks) & (kind == _ROW_WISE or hosts > 1)
+                sensible &= ~apart & (rows >= blocks) & (kind == _ROW_WISE or hosts > 1)
             if kind == _GRID:
                 sensible &= in_grid > 1
                 for k in _GRIDS:
