@@ -75,14 +75,14 @@ class DeviceCosts:
     """Milliseconds `[*B, D, 4]` of each device by phase, in the order of `PHASES`, for any batch of placements.
 
     Attributes:
-        spread: relative standard error of a device's sum, by which the devices differ from a prediction; 0 if measured.
+        relative_error: standard error of a device's sum, by which the devices differ from a prediction; 0 if measured.
 
     >>> ds.DeviceCosts(torch.tensor([[1.0, 0.5, 0.5, 2.0], [1.0, 0.5, 0.5, 1.0]])).overall_ms()
     tensor(4.)
     """
 
     phases_ms: Float[Tensor, "*B D 4"]
-    spread: float = 0.0
+    relative_error: float = 0.0
 
     @property
     def seen(self) -> Bool[Tensor, "*B D"]:
@@ -94,16 +94,16 @@ class DeviceCosts:
         return self.phases_ms.sum(dim=-1)
 
     def overall_ms(self) -> Float[Tensor, "*B"]:
-        """Sum of the slowest device that was seen, for which all wait; with a spread, the mean over the devices' errors.
+        """Sum of the slowest device that was seen, for which all wait; with errors, its mean over them.
 
         The mean is above each prediction if several devices are about as slow: one will be slower than predicted.
         """
         device_ms = self.device_ms().where(self.seen, 0.0)[..., None]  # [*B, D, 1]
         slowest = device_ms.max(dim=-2).values  # [*B, 1]
-        if not self.spread:
+        if not self.relative_error:
             return slowest[..., 0]
-        at_ms = slowest * (1 + self.spread * torch.linspace(-_REACH, _REACH, _POINTS))  # [*B, P]
-        errors = (at_ms[..., None, :] - device_ms) / (self.spread * device_ms).clamp(min=1e-9)
+        at_ms = slowest * (1 + self.relative_error * torch.linspace(-_REACH, _REACH, _POINTS))  # [*B, P]
+        errors = (at_ms[..., None, :] - device_ms) / (self.relative_error * device_ms).clamp(min=1e-9)
         return at_ms[..., 0] + torch.trapezoid(1 - torch.special.ndtr(errors).prod(dim=-2), at_ms)
 
 

@@ -323,7 +323,7 @@ def _bytes_of_places(options: ShardingOptions, before: Shards) -> Float[NDArray[
     of_shard, block, device = of_range[new], shards.device.numpy()[new], before.device.numpy()[old]
     devices_of = np.ones(ON_HOST + 1, np.int64)  # of a place, by how its option is spread
     devices_of[[ON_ALL, ON_HOST]] = before.num_devices, menu.per_host
-    size = devices_of[menu.spread.repeat(np.diff(menu.first_range))[of_shard]]
+    size = devices_of[menu.scope.repeat(np.diff(menu.first_range))[of_shard]]
     result = np.zeros((len(menu.load), menu.allowed.shape[1]))
     np.add.at(result, of_shard, num_bytes[:, None])
     stays = device % size == block

@@ -2,7 +2,7 @@
 
 Every cost model that searches is one of two laws with arrays of its own, so that one compiled search serves both:
 
-    overall = max over devices (compute(loads) + own_ms x width + before_ms x width of the device before)
+    overall = max over devices (compute(loads) + width_ms x width + before_ms x width of the device before)
               + fixed + total_ms x all widths + pair_ms x width of the widest two neighbours + curves
 
 The curves are milliseconds of collectives that all devices wait for: the all-to-all by its widest device, the exchanges of
@@ -87,7 +87,7 @@ class DeviceLaw(NamedTuple):
         width: column of a load that the all-to-all carries.
         tables: column of a load that counts tables.
         curves: `[4, G]` milliseconds at `CURVE_VALUES`; unused by a `PAPER`.
-        own_ms: per unit of a device's own width.
+        width_ms: per unit of the width of a device itself.
         before_ms: per unit of the width of the device before it, in a ring.
         pair_ms: per unit of the width of the two neighbours that are widest together.
         total_ms: per unit of all devices' width together.
@@ -99,7 +99,7 @@ class DeviceLaw(NamedTuple):
     width: int
     tables: int
     curves: Floats = _UNUSED
-    own_ms: float = 0.0
+    width_ms: float = 0.0
     before_ms: float = 0.0
     pair_ms: float = 0.0
     total_ms: float = 0.0
@@ -150,7 +150,7 @@ def computes_ms(law: DeviceLaw, loads: Floats) -> Floats:
 @inlined
 def device_ms(law: DeviceLaw, load: Floats) -> float:
     """The device's own part, without what it waits for its neighbour: compute, and its own share of the all-to-all."""
-    exchange_ms = law.own_ms * load[law.width]
+    exchange_ms = law.width_ms * load[law.width]
     forward, backward = compute_phases_ms(law, load)
     return forward + backward + exchange_ms
 
@@ -177,7 +177,7 @@ def policy_costs_ms(law: DeviceLaw, load: Floats, result: Floats) -> None:
         return
     result[0], result[1] = compute_phases_ms(law, load)
     width = load[law.width]
-    result[2] = 0.5 * (law.fixed_ms + (law.own_ms + law.pair_ms) * width + curve_ms(law.curves, ALL_TO_ALL, width))
+    result[2] = 0.5 * (law.fixed_ms + (law.width_ms + law.pair_ms) * width + curve_ms(law.curves, ALL_TO_ALL, width))
 
 
 @jit

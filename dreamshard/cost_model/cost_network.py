@@ -74,7 +74,7 @@ def lookups_by_bin(bins: Float[Tensor, "*B 17"]) -> Float[Tensor, "*B 17"]:
 
 @dataclass(frozen=True)
 class Normaliser:
-    """Mean and spread of each feature, saved with the model.
+    """Mean and standard deviation of each feature, saved with the model.
 
     Attributes:
         mean: `[F]`.
@@ -219,18 +219,18 @@ class CostNetwork(nn.Module, ABC):
         table: the network of `encode`.
         max_gradient_norm: to which gradients of the fit are clipped.
         measured_on: origin of the samples that it was fitted to; None before the first fit.
-        spread: relative standard error of a device's cost apart from what all devices of a placement have in common; 0 if
+        relative_error: standard error of a device's cost apart from what all devices of a placement have in common; 0 if
             that is not known.
     """
 
     table: nn.Module
-    spread: Tensor
+    relative_error: Tensor
     max_gradient_norm: ClassVar[float] = math.inf
     measured_on: MeasuredOn | None = None
 
     def __init__(self) -> None:
         super().__init__()
-        self.register_buffer("spread", torch.zeros(()))
+        self.register_buffer("relative_error", torch.zeros(()))
 
     def encode(
         self, normalised: Float[Tensor, "*B F"], ratios: Float[Tensor, "*B 5"] | None = None
@@ -291,8 +291,8 @@ class CostNetwork(nn.Module, ABC):
             total += loss.item()
         return total / steps
 
-    def learn_spread(self, unseen: CostData) -> None:
-        """Learn `spread` from placements that it was not fitted to; published networks know none."""
+    def learn_relative_error(self, unseen: CostData) -> None:
+        """Learn `relative_error` from placements that it was not fitted to; published networks know none."""
 
     def loss(self, data: CostData, batch: int, generator: torch.Generator) -> Float[Tensor, ""]:
         """The training loss on `batch` draws."""

@@ -229,7 +229,7 @@ class StructuredCostNetwork(CostNetwork):
             width=DIMS,
             tables=TABLES,
             curves=curves,
-            own_ms=own * share,
+            width_ms=own * share,
             before_ms=before * share,
             pair_ms=pair * share / 2,
             total_ms=mean * share / num_devices,
@@ -296,11 +296,11 @@ class StructuredCostNetwork(CostNetwork):
                 f"the cost network's loss became {value}; the last checkpoint is intact: look for extreme cost samples"
             )
         if self.measured_on is None:
-            self.spread = self.spread_of(data)
+            self.relative_error = self.relative_error_of(data)
         return value
 
     @torch.no_grad()
-    def spread_of(self, data: CostData) -> Float[Tensor, ""]:
+    def relative_error_of(self, data: CostData) -> Float[Tensor, ""]:
         """Relative standard error of a device's predicted cost, without what all devices of a placement have in common."""
         count = data.holding.sum(-1, keepdim=True)  # [S, 1]
         error_ms = (self.phases_ms(data.sums(self.encode)) - data.phases_ms).sum(-1)
@@ -309,9 +309,9 @@ class StructuredCostNetwork(CostNetwork):
         several = data.holding & (count > 1)
         return NORMAL * centred[several].abs().median() if several.any() else torch.zeros(())
 
-    def learn_spread(self, unseen: CostData) -> None:
-        """Half of the squared spread is from placements that were not fitted to, the other half from earlier ones."""
-        self.spread = ((self.spread.square() + self.spread_of(unseen).square()) / 2).sqrt()
+    def learn_relative_error(self, unseen: CostData) -> None:
+        """Half of the squared error is from placements that were not fitted to, the other half from earlier ones."""
+        self.relative_error = ((self.relative_error.square() + self.relative_error_of(unseen).square()) / 2).sqrt()
 
     @torch.no_grad()
     def calibrate(self, data: CostData) -> None:

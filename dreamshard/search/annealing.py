@@ -53,7 +53,7 @@ class Menu(NamedTuple):
     Attributes:
         first_option: `[T+1]`.
         last_option: `[T]` the end (exclusive) of those that the search may take.
-        spread: `[O]` one of `ON_DEVICES`, `ON_ALL`, `ON_HOST`.
+        scope: `[O]` one of `ON_DEVICES`, `ON_ALL`, `ON_HOST`.
         first_range: `[O+1]` ranges of columns of an option.
         load: `[R]` row of `loads` of a range's shard on its first device; its last block of rows counts as full.
         step: `[R]` from there to the row of the next device's shard; 0 if all are alike.
@@ -73,7 +73,7 @@ class Menu(NamedTuple):
 
     first_option: Ints
     last_option: Ints
-    spread: Ints
+    scope: Ints
     first_range: Ints
     load: Ints
     step: Ints
@@ -182,8 +182,8 @@ def empty_state(menu: Menu) -> State:
 def _add_range(menu: Menu, state: State, edit: Ints, sign: int) -> None:
     """Put a range of a table on a place, or with `sign` -1 take it away; costs are left to the caller."""
     table, r, option, place = edit[0], edit[1], edit[2], edit[3]
-    number, spread = menu.first_range[option] + r, menu.spread[option]
-    first = place if spread == ON_DEVICES else (0 if spread == ON_ALL else place * menu.per_host)
+    number, scope = menu.first_range[option] + r, menu.scope[option]
+    first = place if scope == ON_DEVICES else (0 if scope == ON_ALL else place * menu.per_host)
     row, size = menu.load[number], sign * menu.size[number]
     for device in range(first, first + menu.blocks[number]):
         for column in range(menu.loads.shape[1]):
@@ -195,7 +195,7 @@ def _add_range(menu: Menu, state: State, edit: Ints, sign: int) -> None:
         state.totals[_PRICE] += sign * menu.price_ms[number, place]
     state.place[table, r] = place if sign > 0 else -1
     state.option[table] = option
-    if spread == ON_DEVICES:
+    if scope == ON_DEVICES:
         item, end = table * state.place.shape[1] + r, len(state.option) * state.place.shape[1] + place
         if sign < 0:
             _link(state.ring, state.ring[item, 1], state.ring[item, 0])
@@ -336,7 +336,7 @@ def _change(
     done, pays = 0, True
     while pays and done < count:
         t, option, place = edits[done, 0], edits[done, 2], edits[done, 3]
-        if done >= removed and menu.spread[option] == ON_DEVICES and not may_hold(menu, state, t, place):
+        if done >= removed and menu.scope[option] == ON_DEVICES and not may_hold(menu, state, t, place):
             pays = False
         else:
             _add_range(menu, state, edits[done], 1 if done >= removed else -1)
@@ -389,10 +389,10 @@ def _choose_places(
     two and the hosts after it.
     """
     num_devices, old, count = len(state.own_ms), state.option[table], len(places)
-    if menu.spread[option] == ON_ALL:
+    if menu.scope[option] == ON_ALL:
         places[0] = 0
         return True
-    if menu.spread[option] == ON_HOST:
+    if menu.scope[option] == ON_HOST:
         hosts, busy, fits = num_devices // menu.per_host, state.sums.shape[1] - 1, True
         begin, second = int(generator.random() * hosts), int(generator.random() * hosts)
         if state.sums[second * menu.per_host, busy] < state.sums[begin * menu.per_host, busy]:
@@ -404,7 +404,7 @@ def _choose_places(
     free = search.free
     for d in range(num_devices):
         free[d] = state.own_ms[d] + search.ms_per_width * state.sums[d, menu.law.width]
-    if menu.spread[old] == ON_DEVICES:
+    if menu.scope[old] == ON_DEVICES:
         for r in range(menu.first_range[old + 1] - menu.first_range[old]):
             free[state.place[table, r]] -= menu.row_ms[menu.load[menu.first_range[old] + r]]
     if generator.random() < 0.5:
@@ -446,12 +446,12 @@ def _anneal(
         if t < 0:
             t = int(generator.random() * num_tables)
             r = int(generator.random() * (menu.first_range[state.option[t] + 1] - menu.first_range[state.option[t]]))
-        old, other, is_spread = state.option[t], -1, menu.spread[state.option[t]] != ON_DEVICES
+        old, other, is_spread = state.option[t], -1, menu.scope[state.option[t]] != ON_DEVICES
         options = menu.last_option[t] - menu.first_option[t]
         kind = int(generator.random() * (_SHARD_OTHERWISE + (options > 1)))
         if is_spread or kind == _SHARD_OTHERWISE:
             new = menu.first_option[t] + int(generator.random() * options)
-            is_spread = is_spread or menu.spread[new] != ON_DEVICES
+            is_spread = is_spread or menu.scope[new] != ON_DEVICES
             if is_spread:
                 if generator.random() * num_devices > _SPREAD_CHANGES:
                     continue
@@ -471,7 +471,7 @@ def _anneal(
             if kind == _SWAP_ALIKE:
                 position = search.rank[t] + int((2 * generator.random() - 1) * (CANDIDATES + 1))
                 other = search.by_width[min(max(position, 0), num_tables - 1)]
-                if menu.spread[state.option[other]] != ON_DEVICES:
+                if menu.scope[state.option[other]] != ON_DEVICES:
                     continue
                 target = state.place[other, 0]
             else:
@@ -535,7 +535,7 @@ def _is_legal(menu: Menu, state: State) -> bool:
         return False
     for t in range(len(state.option)):
         option = state.option[t]
-        if menu.spread[option] == ON_DEVICES:
+        if menu.scope[option] == ON_DEVICES:
             for r in range(menu.first_range[option + 1] - menu.first_range[option]):
                 if not may_hold(menu, state, t, state.place[t, r]):
                     return False

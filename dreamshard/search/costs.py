@@ -73,7 +73,7 @@ class CostModel(ABC):
         return 1
 
     @property
-    def spread(self) -> float:
+    def relative_error(self) -> float:
         """Relative standard error of a device's predicted cost."""
         return 0.0
 
@@ -99,8 +99,8 @@ class CostModel(ABC):
         """`loads` without `TRAFFIC`."""
 
     @abstractmethod
-    def law(self, *, spread: bool = True) -> DeviceLaw:
-        """Costs of summed loads for compiled functions; `spread` with those of tables on several devices."""
+    def law(self, *, on_several: bool = True) -> DeviceLaw:
+        """Costs of summed loads for compiled functions; `on_several` with those of tables on several devices."""
 
     @abstractmethod
     def phases_ms(self, sums: Floats) -> Float[Tensor, "N D 4"]:
@@ -110,10 +110,10 @@ class CostModel(ABC):
     def collectives_ms(self, most: Float[Tensor, "N 4"]) -> Float[Tensor, "N 2"]:
         """Forward and backward, by `Shards.traffic` of the device that carries most."""
 
-    def curves(self, *, spread: bool) -> Floats:
-        """Curves of a `DeviceLaw`, only of the all-to-all unless tables may be `spread`."""
+    def curves(self, *, on_several: bool) -> Floats:
+        """Curves of a `DeviceLaw`, only of the all-to-all unless tables may be `on_several`."""
         curves = np.zeros((NUM_CURVES, len(CURVE_VALUES)))
-        for kind in range(NUM_CURVES if spread else 1):
+        for kind in range(NUM_CURVES if on_several else 1):
             alone = torch.from_numpy(CURVE_VALUES)[:, None] * torch.eye(NUM_CURVES)[kind]
             curves[kind] = self.collectives_ms(alone).sum(1).numpy()
         return curves
@@ -124,7 +124,7 @@ class CostModel(ABC):
 
     def predict(self, placement: Placement) -> DeviceCosts:
         """`[D]` milliseconds per phase; raises as `loads`."""
-        return DeviceCosts(self.phases_ms(self.sums(Shards.of(self.task, placement))[None])[0], self.spread)
+        return DeviceCosts(self.phases_ms(self.sums(Shards.of(self.task, placement))[None])[0], self.relative_error)
 
 
 def changed_ms(
@@ -185,9 +185,9 @@ class NetworkCosts(CostModel):
         return int(self.network.narrowest) if isinstance(self.network, StructuredCostNetwork) else 1
 
     @property
-    def spread(self) -> float:
+    def relative_error(self) -> float:
         """See `CostModel`."""
-        return float(self.network.spread)
+        return float(self.network.relative_error)
 
     @torch.no_grad()
     def own_loads(self, shards: Shards) -> Float[Tensor, "S K"]:
@@ -210,7 +210,7 @@ class NetworkCosts(CostModel):
         return latents
 
     @torch.no_grad()
-    def law(self, *, spread: bool = True) -> DeviceLaw:
+    def law(self, *, on_several: bool = True) -> DeviceLaw:
         """See `CostModel`.
 
         Raises:
@@ -218,7 +218,7 @@ class NetworkCosts(CostModel):
         """
         if not isinstance(self.network, StructuredCostNetwork):
             raise ValueError(_PAPER)
-        return self.network.law(self.task.num_devices, self.curves(spread=spread))
+        return self.network.law(self.task.num_devices, self.curves(on_several=on_several))
 
     @torch.no_grad()
     def phases_ms(self, sums: Floats) -> Float[Tensor, "N D 4"]:
@@ -281,12 +281,12 @@ class RooflineCosts(CostModel):
         require_host_link(self.spec, shards)
         return placed_loads(shards, self.batch_size)
 
-    def law(self, *, spread: bool = True) -> DeviceLaw:
+    def law(self, *, on_several: bool = True) -> DeviceLaw:
         """See `CostModel`."""
         one = torch.eye(NUM_CURVES)[:1].double()
         shared_ms = self.collectives_ms(one, torch.ones(1)) - self.collectives_ms(one)  # [1, 2], of a dim on each
         total_ms = float(shared_ms.sum()) / self.task.num_devices
-        return roofline_law(self.spec, self.batch_size, self.curves(spread=spread), total_ms)
+        return roofline_law(self.spec, self.batch_size, self.curves(on_several=on_several), total_ms)
 
     def phases_ms(self, sums: Floats) -> Float[Tensor, "N D 4"]:
         """See `CostModel`."""

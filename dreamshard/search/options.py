@@ -105,7 +105,7 @@ class ShardingOptions:
         limits = PlacementLimits.of(task)
         is_spread = bool(task.constraints.all_sharding_types - set(ON_ONE_DEVICE))
         fields = _sensible_options(task, limits, model, caching)
-        options = cls._made(task, model, model.law(spread=is_spread), limits, fields)
+        options = cls._made(task, model, model.law(on_several=is_spread), limits, fields)
         largest = np.maximum.reduceat(options.menu.size, options.menu.first_range[:-1])  # [O]
         fits = largest <= int(task.capacity_bytes.max())
         fits[options.menu.last_option - 1] |= ~np.logical_or.reduceat(fits, options.menu.first_option[:-1])
@@ -171,11 +171,11 @@ class ShardingOptions:
             size[is_group] = limits.item_bytes[fields.of_item[of_range]][is_group]
             loads = np.concatenate([loads, of_items])
         loads, first_option = np.ascontiguousarray(loads), np.searchsorted(fields.of_item, np.arange(len(table) + 1))
-        spread = np.where(_IS_EVERYWHERE[fields.kind], ON_ALL, np.where(_IS_ON_HOST[fields.kind], ON_HOST, ON_DEVICES))
+        scope = np.where(_IS_EVERYWHERE[fields.kind], ON_ALL, np.where(_IS_ON_HOST[fields.kind], ON_HOST, ON_DEVICES))
         menu = Menu(
             first_option=first_option,
             last_option=first_option[1:].copy(),
-            spread=spread,
+            scope=scope,
             first_range=np.concatenate([[0], np.cumsum(fields.parts)]),
             load=load,
             step=step,
@@ -216,7 +216,7 @@ class ShardingOptions:
         menu = menu._replace(
             first_option=first,
             last_option=first[1:].copy(),
-            spread=menu.spread[kept],
+            scope=menu.scope[kept],
             first_range=np.concatenate([[0], np.cumsum(fields.parts)]),
             load=menu.load[of_range],
             step=menu.step[of_range],
@@ -255,7 +255,7 @@ class ShardingOptions:
 
         The first one for an item that has no such option, or whose first one is on several devices.
         """
-        first, on_devices = menu.first_option[:-1], menu.spread == ON_DEVICES
+        first, on_devices = menu.first_option[:-1], menu.scope == ON_DEVICES
         largest = np.maximum.reduceat(of_range, menu.first_range[:-1])  # [O]
         able = np.where((largest <= most) & on_devices, np.arange(len(largest)), len(largest))
         able = np.minimum.accumulate(able[::-1])[::-1][first]  # the next one from there on

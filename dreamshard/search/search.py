@@ -190,7 +190,7 @@ class _Exploration:
     def _improved(self, options: ShardingOptions, starts: Sequence[Found]) -> Found:
         """The best of annealing every start, unless that is hopeless."""
         menu, is_tight, best = options.menu, _is_tight(options), min(starts, key=_cost)
-        may_move = len(menu.spread) > len(menu.allowed) or (self.task.num_devices > 1 and (menu.spread != ON_ALL).any())
+        may_move = len(menu.scope) > len(menu.allowed) or (self.task.num_devices > 1 and (menu.scope != ON_ALL).any())
         if not may_move or not (is_tight or self._has_hope(best)):
             return best
         runs = [*product(starts, (0.0, _OVERFULL) if is_tight else (0.0,))]
@@ -228,7 +228,7 @@ def _even_splits(options: ShardingOptions) -> list[EvenSplit]:
 def _from_options(options: ShardingOptions, option: Ints) -> Menu:
     """The menu with only these options and those after them on as many devices."""
     menu = options.menu
-    ends = np.sort(np.append(np.flatnonzero(np.diff(menu.spread)) + 1, menu.first_option))
+    ends = np.sort(np.append(np.flatnonzero(np.diff(menu.scope)) + 1, menu.first_option))
     last = ends[np.searchsorted(ends, option, side="right")]
     return menu._replace(first_option=np.append(option, menu.first_option[-1]), last_option=last)
 
@@ -274,7 +274,7 @@ def _greedy(menu: Menu, target: Target) -> list[Found]:
     first, is_limited = menu.first_option[:-1], target.width < target.own_ms == np.inf
     work = computes_ms(menu.law, menu.loads[menu.first_row]).sum(axis=1) if is_limited else menu.alone_ms
     work = work * np.diff(menu.first_range)[first]
-    order = np.argsort(-np.where(menu.spread[first] != ON_DEVICES, np.inf, work), kind="stable")
+    order = np.argsort(-np.where(menu.scope[first] != ON_DEVICES, np.inf, work), kind="stable")
     start = greedy(menu, order, target)
     return [] if start is None else [start]
 

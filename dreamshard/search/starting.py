@@ -122,7 +122,7 @@ def _fit_on_hosts(menu: Menu, state: State, t: int, option: int, places: Ints, s
 
     Return the largest load that a device of these hosts gets; infinite if the option does not fit.
     """
-    num_devices, on_all, worst, width = len(state.own_ms), menu.spread[option] == ON_ALL, 0.0, menu.law.width
+    num_devices, on_all, worst, width = len(state.own_ms), menu.scope[option] == ON_ALL, 0.0, menu.law.width
     size, first = num_devices if on_all else menu.per_host, menu.first_range[option]
     for k in range(menu.first_range[option + 1] - first):
         best, least = -1, np.inf
@@ -151,15 +151,15 @@ def _greedy(menu: Menu, state: State, order: Ints, scale: float, target: Target)
     loads, most, is_stale = np.zeros(len(state.own_ms)), _AVOIDED if target.own_ms == np.inf else 1.0, False
     for t in order:
         chosen, least = menu.first_option[t], np.inf
-        if is_stale and menu.spread[chosen] != ON_ALL:  # tables on all devices need no costs
+        if is_stale and menu.scope[chosen] != ON_ALL:  # tables on all devices need no costs
             settle(menu, state)
             is_stale = False
         for d in range(len(loads)):
             load = _load(target, state.own_ms[d], state.sums[d, menu.law.width], scale)
             loads[d] = load if may_hold(menu, state, t, d) else np.inf
         for option in range(menu.first_option[t], menu.last_option[t]):
-            is_spread = menu.spread[option] != ON_DEVICES
-            if least < np.inf and (least <= most or (is_spread and menu.spread[chosen] == ON_DEVICES)):
+            is_spread = menu.scope[option] != ON_DEVICES
+            if least < np.inf and (least <= most or (is_spread and menu.scope[chosen] == ON_DEVICES)):
                 break
             if is_spread:
                 worst = _fit_on_hosts(menu, state, t, option, places, scale, target)
@@ -171,7 +171,7 @@ def _greedy(menu: Menu, state: State, order: Ints, scale: float, target: Target)
         if least == np.inf:
             return False
         put(menu, state, t, chosen, kept)
-        if menu.spread[chosen] != ON_DEVICES:
+        if menu.scope[chosen] != ON_DEVICES:
             is_stale = True
         else:
             for k in range(menu.first_range[chosen + 1] - menu.first_range[chosen]):
@@ -237,8 +237,8 @@ def _even_ms(menu: Menu, total: Floats, share: Floats) -> tuple[float, float, fl
 @jit
 def _split_evenly(menu: Menu, option: Ints, limit: Target, may_change: bool) -> tuple[float, float, float]:
     columns = menu.loads.shape[1]
-    loads = np.zeros((len(menu.spread), columns))
-    beyond = np.zeros(len(menu.spread), np.bool_)
+    loads = np.zeros((len(menu.scope), columns))
+    beyond = np.zeros(len(menu.scope), np.bool_)
     for t in range(len(option)):
         for o in range(menu.first_option[t], menu.last_option[t]) if may_change else range(option[t], option[t] + 1):
             for r in range(menu.first_range[o], menu.first_range[o + 1]):
@@ -246,7 +246,7 @@ def _split_evenly(menu: Menu, option: Ints, limit: Target, may_change: bool) -> 
                 alike = 1 if menu.step[r] else menu.blocks[r]
                 for b in range(menu.blocks[r] // alike):
                     copy_into(loads[o], loads[o] + alike * menu.loads[menu.load[r] + b])
-                if limit.own_ms < np.inf and menu.spread[o] == ON_DEVICES:
+                if limit.own_ms < np.inf and menu.scope[o] == ON_DEVICES:
                     beyond[o] = beyond[o] or _load(limit, device_ms(menu.law, load), load[menu.law.width], 0.0) > 1
     total, share = np.zeros(columns), np.zeros(columns)
     for t in range(len(option)):
@@ -257,7 +257,7 @@ def _split_evenly(menu: Menu, option: Ints, limit: Target, may_change: bool) -> 
             total -= loads[option[t]]
             least, chosen = np.inf, option[t]
             for o in range(menu.first_option[t], menu.last_option[t]):
-                if limit.own_ms == np.inf and menu.spread[o] == ON_DEVICES and o > menu.first_option[t]:
+                if limit.own_ms == np.inf and menu.scope[o] == ON_DEVICES and o > menu.first_option[t]:
                     continue
                 _, _, cost = _even_ms(menu, total + loads[o], share)
                 cost *= 1e3 if beyond[o] else 1.0  # unless there is no other

@@ -192,7 +192,7 @@ class TrainingAlgorithm:
         if fresh and network.measured_on is not None:
             unseen = CostData.of(fresh, state.normaliser)
             error = prediction_error(network, unseen)
-            network.learn_spread(unseen)
+            network.learn_relative_error(unseen)
         loss = network.fit(data, state.cost_optimizer, config.cost_steps, config.cost_batch, state.generator)
         network.measured_on = data.measured_on
         if self.coasts:

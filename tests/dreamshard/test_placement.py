@@ -119,7 +119,7 @@ def test_wrong_figures_are_refused():
 def test_of_devices_as_slow_one_will_be_slower_than_predicted():
     phases_ms = torch.tensor([[[4.0, 1, 1, 4]] * 2, [[4.0, 1, 1, 4], [0.0] * 4], [[4.0, 1, 1, 4], [4.0, 1, 1, 2]]])
     both = 10 * (1 + 0.05 / math.sqrt(math.pi))  # the mean of the larger of two normal draws
-    costs = DeviceCosts(phases_ms, spread=0.05).overall_ms().tolist()
+    costs = DeviceCosts(phases_ms, relative_error=0.05).overall_ms().tolist()
     assert costs[:2] == pytest.approx([both, 10], rel=1e-3)
     assert 10 < costs[2] < both
     assert DeviceCosts(phases_ms).overall_ms().tolist() == [10, 10, 10]

@@ -63,7 +63,7 @@ def unseen():
 
 def test_eighty_placements_predict_tables_never_seen(network, unseen):
     assert 0.9 < network.phases_ms(unseen.sums(network.encode))[..., 0].sum() / unseen.phases_ms[..., 0].sum() < 1.1
-    assert 0.001 < network.spread < 2 * prediction_error(network, unseen) < 0.12
+    assert 0.001 < network.relative_error < 2 * prediction_error(network, unseen) < 0.12
 
 
 def test_rows_hotter_than_any_that_was_fitted_are_not_dear(network):
@@ -88,14 +88,14 @@ def test_bursts_in_an_eighth_of_the_measurements_hardly_move_the_predictions(net
 
 
 def test_the_spread_is_what_devices_do_not_share_on_placements_that_were_not_fitted_to(network, unseen):
-    unseen_spread, network = network.spread_of(unseen), deepcopy(network)
+    unseen_spread, network = network.relative_error_of(unseen), deepcopy(network)
     slower = replace(unseen, phases_ms=unseen.phases_ms * 1.2)  # all devices alike
-    assert network.spread_of(slower) == pytest.approx(float(unseen_spread), rel=0.25)
+    assert network.relative_error_of(slower) == pytest.approx(float(unseen_spread), rel=0.25)
     noisy = replace(unseen, phases_ms=unseen.phases_ms * (1 + 0.2 * torch.randn(len(unseen.phases_ms), 4, 1)))
-    assert 0.1 < network.spread_of(noisy) < 0.3
-    before = network.spread.clone()
-    network.learn_spread(noisy)
-    assert network.spread > 2 * before
+    assert 0.1 < network.relative_error_of(noisy) < 0.3
+    before = network.relative_error.clone()
+    network.learn_relative_error(noisy)
+    assert network.relative_error > 2 * before
 
 
 def test_a_loss_that_is_no_number_ends_training():
