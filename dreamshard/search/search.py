@@ -120,6 +120,8 @@ class _Exploration:
     Attributes:
         results: options and the best placement of the combinations that were searched and fit.
         least_ms: cost of the best of them.
+        least_start_ms: cost of the best start, which does not depend on the changes tried: so more changes never leave out
+            a combination that fewer search.
     """
 
     task: PlacementTask
@@ -185,6 +187,7 @@ class _Exploration:
         return starts
 
     def _has_hope(self, start: Found) -> bool:
+        """Whether a start is near the best one, so that annealing it may pay."""
         return start.cost_ms <= self.least_start_ms * (1 + _HOPELESS)
 
     def _improved(self, options: ShardingOptions, starts: Sequence[Found]) -> Found:

@@ -13,7 +13,7 @@ from dreamshard.search.packing import RandomPlacer
 from dreamshard.tables import Placement
 from dreamshard.training import TrainingConfig
 from dreamshard.workloads.task_sampling import split_tables
-from tests.helpers.samples import sample_of
+from tests.helpers.samples import sample_of, sample_of_phases
 from tests.helpers.tables import pool_of, roomy_task, sample_tasks, tables_of, task_of
 from tests.helpers.testbeds import simulated
 from tests.helpers.trained import fit_costs, start_training
@@ -64,6 +64,28 @@ def unseen():
 def test_eighty_placements_predict_tables_never_seen(network, unseen):
     assert 0.9 < network.phases_ms(unseen.sums(network.encode))[..., 0].sum() / unseen.phases_ms[..., 0].sum() < 1.1
     assert 0.001 < network.relative_error < 2 * prediction_error(network, unseen) < 0.12
+
+
+def test_a_cost_that_jumps_with_the_size_of_a_table_is_learned():
+    generator = torch.Generator().manual_seed(0)
+    rows = (10 ** (3 + 5 * torch.rand(120, generator=generator))).long()
+    tables = tables_of(rows.tolist(), 16, (1 + 20 * torch.rand(120, generator=generator)).tolist())
+    lookup_ms = torch.where(rows > 10**6, 0.3, 0.1)
+
+    def sample(tables, device, noise):
+        work = tables.pooling_factor * lookup_ms[[int(name[1:]) for name in tables.names]]
+        sums = 0.1 + torch.zeros(4).double().index_add_(0, device, work)
+        phases = torch.stack([sums, 0 * sums, 0 * sums, sums], dim=1) * (1 + noise * torch.randn(4, 4))
+        return sample_of_phases(roomy_task(tables, 4), Placement.whole(device, 4), phases)
+
+    drawn = [torch.randperm(80, generator=generator)[:24] for _ in range(80)]
+    samples = [sample(tables.select(index), torch.randint(4, (24,), generator=generator), 0.01) for index in drawn]
+    state = start_training(tables.select(torch.arange(80)), TrainingConfig(), seed=0)
+    fit_costs(state, samples)
+    far = [t for t in range(80, 120) if abs(float(rows[t].log10()) - 6) > 0.4]
+    alone = [sample(tables.select(torch.tensor([t])), torch.tensor([0]), 0.0) for t in far]
+    errors = [prediction_error(state.cost_network, CostData.of([one], state.normaliser)) for one in alone]
+    assert max(errors) < 0.12  # 0.44 with smooth steps
 
 
 def test_rows_hotter_than_any_that_was_fitted_are_not_dear(network):
