@@ -28,7 +28,6 @@ from dreamshard.tasks import NoPlacementError, OrderedPlacer, PlacementTask, Sha
 _NODES = 1_000  # of branch and bound; small tasks need fewer than ten
 _MOST_CELLS = 8_192  # items x devices; more would take minutes, and many items leave no need for it
 _SCALE = 1e6  # of a device's capacity in the program, against the solver's tolerance of 1e-6
-_SHRUNK = 1 - 1e-5  # of the capacity, if rounding by the solver has overfilled a device
 
 
 @dataclass(frozen=True)
@@ -198,7 +197,7 @@ def pack(limits: PlacementLimits) -> tuple[Ints | None, bool]:
         return None, False
     if int(sizes.sum()) > int(capacity.sum()):
         return None, True
-    for share in (1.0, _SHRUNK):
+    for share in (1.0, 1 - 10 / _SCALE):  # less if rounding by the solver has overfilled a device
         device, is_impossible = _solution(limits, capacity if share == 1 else (capacity * share).astype(np.int64))
         if device is None:
             return None, is_impossible and share == 1
