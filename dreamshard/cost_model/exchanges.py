@@ -29,9 +29,7 @@ _BYTES, _TIMES = 2, slice(3, 5)  # columns of points, after devices and devices 
 _COMM = slice(1, 3)  # of `PHASES`
 _ALONE_WEIGHT = 0.1  # of the relative error of an all-to-all measured alone, next to a placement's
 _NOISE = 0.03  # relative error of a measurement, next to which what a preset says counts less
-_REACH = (
-    2.0  # how much wider than a balanced placement others are, and than measured ones it may be for their fit to hold
-)
+_REACH = 2.0  # how much wider than balanced placements others are, or than measured ones those to which a fit applies
 HUNDRED = 100  # dims, weights or lookups per sample in a unit of loads
 NUM_COMM_INPUTS, _NEIGHBOURS = 6, 4  # inputs, and the first that is about neighbours
 _RIDGE = 1e-6  # decides between explanations that fit equally well, and nothing else

@@ -120,8 +120,8 @@ class _Exploration:
     Attributes:
         results: options and the best placement of the combinations that were searched and fit.
         least_ms: cost of the best of them.
-        least_start_ms: cost of the best start, which does not depend on the changes tried: so more changes never leave out
-            a combination that fewer search.
+        least_start_ms: cost of the best start, results with fewer types included. By `least_ms`, more changes would leave out
+            combinations that fewer search.
     """
 
     task: PlacementTask
