@@ -34,9 +34,9 @@ CURVE_VALUES = np.exp(_LOG_FIRST + _LOG_STEP * np.arange(CURVE_POINTS))
 """Values at which curves are given, equally spaced in logarithms."""
 
 # Columns of the structured network's loads: work of each phase by resource, and these
-SQUARES, WIDE, DISTINCT, DIMS, LOOKUPS, TABLES = 4, 6, 8, 9, 10, 11
-"""Squared work by phase, tables wider than each of `WIDE_DIMS`, hundreds of distinct weights per sample, hundreds of dims,
-hundreds of lookups per sample, tables."""
+PLAIN, SQUARES, WIDE, DISTINCT, DIMS, LOOKUPS, TABLES = 4, 6, 8, 10, 11, 12, 13
+"""Plain work by phase, squared other work by phase, tables wider than each of `WIDE_DIMS`, hundreds of distinct weights per
+sample, hundreds of dims, hundreds of lookups per sample, tables."""
 SUMS = (TABLES, DISTINCT, DIMS, LOOKUPS)
 """Whose logarithms count besides those of work."""
 WIDE_DIMS = (32.5, 64.5)  # dims above which the fused operator gives a row 16 and 32 threads
@@ -50,15 +50,19 @@ class NetworkLaw(NamedTuple):
 
     Attributes:
         launch_ms: `[2]` of a device with tables, forward and backward.
-        scale_ms: `[2]`.
+        plain_ms: `[2]` per unit of plain work.
+        scale_ms: `[2]` of the other work of a device whose inputs are `centre`.
         power: `[2]` of the norm over a phase's resources.
-        exponent: `[2, X]`.
+        centre: `[2, X]` mean inputs.
+        exponent: `[2, X, 2]` of each input below and above its mean.
     """
 
     launch_ms: Floats = _UNUSED[0]
+    plain_ms: Floats = _UNUSED[0]
     scale_ms: Floats = _UNUSED[0]
     power: Floats = _UNUSED[0]
-    exponent: Floats = _UNUSED
+    centre: Floats = _UNUSED
+    exponent: Floats = _UNUSED[None]
 
 
 class PaperLaw(NamedTuple):
@@ -192,14 +196,22 @@ def first_ms(law: DeviceLaw, loads: Floats) -> Floats:
 
 
 @inlined
+def _factor(network: NetworkLaw, phase: int, x: int, value: float) -> float:
+    """Logarithm of the factor by which input `x` changes the cost."""
+    away = value - network.centre[phase, x]
+    return network.exponent[phase, x, int(away > 0)] * away
+
+
+@inlined
 def network_ms(network: NetworkLaw, load: Floats, phase: int) -> float:
-    """Forward (0) or backward (1) compute of a device with tables: a product of powers of its sums."""
+    """Forward (0) or backward (1) compute of a device with tables: plain work, and a product of powers of its sums."""
     one, other = max(load[2 * phase], 0.0) + LEAST, max(load[2 * phase + 1], 0.0) + LEAST
-    most, least, power, exponent = max(one, other), min(one, other), network.power[phase], network.exponent[phase]
-    output = exponent[0] * (math.log(most) + math.log1p((least / most) ** power) / power)
-    output += exponent[1] * 0.5 * math.log(max(load[SQUARES + phase], 0.0) + LEAST**2)
+    most, least, power = max(one, other), min(one, other), network.power[phase]
+    output = _factor(network, phase, 0, math.log(most) + math.log1p((least / most) ** power) / power)
+    output += _factor(network, phase, 1, 0.5 * math.log(max(load[SQUARES + phase], 0.0) + LEAST**2))
     for i in range(len(SUMS)):
-        output += exponent[2 + i] * math.log(max(load[SUMS[i]], 0.0) + LEAST)
+        output += _factor(network, phase, 2 + i, math.log(max(load[SUMS[i]], 0.0) + LEAST))
     for i in range(len(WIDE_DIMS)):
-        output += exponent[2 + len(SUMS) + i] * min(max(load[WIDE + i], 0.0), 1.0)
-    return network.launch_ms[phase] + network.scale_ms[phase] * math.exp(output)
+        output += _factor(network, phase, 2 + len(SUMS) + i, min(max(load[WIDE + i], 0.0), 1.0))
+    plain_ms = network.plain_ms[phase] * max(load[PLAIN + phase], 0.0)
+    return network.launch_ms[phase] + plain_ms + network.scale_ms[phase] * math.exp(output)

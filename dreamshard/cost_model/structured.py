@@ -23,6 +23,7 @@ from dreamshard.cost_model.compiled import (
     DISTINCT,
     LEAST,
     NETWORK,
+    PLAIN,
     SQUARES,
     SUMS,
     TABLES,
@@ -62,6 +63,7 @@ _BINS_OF_CLASS = ((0, 1), (1, 6), (6, 11), (11, 17))
 """Bins of rows looked up once, up to 32, 1,024 and more times in a batch: a lookup has a price by class."""
 _PER_LOOKUP = [0, 3, 5, 6, 7, 8]  # amounts that take time whatever the dim
 _PER_BYTE = [1, 2, 4, 9, 10, 11, 12]  # and those in proportion to it
+_PHASE_OF_WORK = [FORWARD, FORWARD, BACKWARD, BACKWARD, FORWARD, BACKWARD]
 _NUM_AMOUNTS = len(_PER_LOOKUP) + len(_PER_BYTE)
 _LOOKUPS, _LOOKUPS_TIMES_DIM = slice(5, 9), slice(9, 13)  # of these, by class
 _PLACES = torch.arange(-1.5, 1.51, 0.25)  # of steps, in deviations of the training pool from its mean
@@ -92,11 +94,12 @@ class Prior(NamedTuple):
 
 PRIORS = {
     "price": Prior((4, _NUM_AMOUNTS), 0.0, 1 / _NUM_AMOUNTS, 0.0),  # around equal prices of a resource's own amounts
-    "step": Prior((4, _STEPS), 0.0, 0.05, 0.0, exponential=True),  # a price rises by 1.1 at each, on average
-    "reuse": Prior((4, 3), 0.0, 0.3),
+    "plain": Prior((2, _NUM_AMOUNTS), 0.0, 1 / _NUM_AMOUNTS, 0.0, exponential=True),
+    "step": Prior((6, _STEPS), 0.0, 0.05, 0.0, exponential=True),  # a price rises by 1.1 at each, on average
+    "reuse": Prior((6, 3), 0.0, 0.3),
     "launch": Prior((2,), 0.3, 1.0, 0.0),  # in the work of an average table
     "power": Prior((2,), 3.0, 1.5, 1.0),  # 1: resources are used one after the other; large: at once
-    "exponent": Prior((2, _INPUTS), 0.0, 0.1, 0.0),  # around 1 for work, and 0
+    "exponent": Prior((2, _INPUTS, 2), 0.0, 0.05, 0.0),  # around 1 for work, and 0
     "noise": Prior((3,), -3.0, 2.0),  # logarithm of the relative error of forward, backward and a whole device
 }
 """Of the parameters of a fit, which maximises their posterior."""
@@ -105,7 +108,7 @@ PRIORS = {
 class StructuredCostNetwork(CostNetwork):
     """Compute of a device, per phase, from the sums over its tables:
 
-        launch + scale x (bytes^power + lookups^power)^(1 / power) x 2-norm^e1 x tables^e2 x distinct^e3 x ...
+        launch + plain + scale x (bytes^power + lookups^power)^(e0 / power) x 2-norm^e1 x tables^e2 x distinct^e3 x ...
 
     - A table's work on each of two resources, moving bytes and issuing lookups, is a sum of amounts (per table, dim,
       distinct row, lookup of a row that is looked up once, some, many and very many times; each alone and times dim) at
@@ -115,17 +118,20 @@ class StructuredCostNetwork(CostNetwork):
       size decides is unknown, so the prior leaves it to the samples where few steps rise. Beyond them all is level.
     - What the fused call makes of the sums is a product of powers, with exponents that are not negative: crowding by the
       number of tables, lookups or distinct bytes, a large table that does not overlap, and more threads per row where a
-      table is wider than 32 or 64.
+      table is wider than 32 or 64. Each has one exponent below the mean of the measured devices and one above: a device
+      with little work is not filled, and a crowd begins somewhere.
+    - Plain work, at prices and steps of its own, adds up whatever else the device does: kernels that run by themselves.
 
     Communication is linear in `comm_inputs`, by `exchanges`. `compiled.network_ms` is the formula of a device.
 
     Attributes:
         price: `[4, A]` of amounts, of forward bytes, forward lookups, backward bytes, backward lookups.
-        step: `[4, 52]` rise of these at each step.
-        reuse: `[4, 3]` effect of repeated lookups; the only weights of any sign.
+        plain: `[2, A]` prices of plain work, forward and backward.
+        step: `[6, 52]` rise of all these at each step.
+        reuse: `[6, 3]` effect of repeated lookups; the only weights of any sign.
         launch: `[2]` of a device with tables.
         power: `[2]`.
-        exponent: `[2, 8]`.
+        exponent: `[2, 8, 2]` of inputs below and above `centre`.
         noise: `[3]` logarithms of relative errors.
         unit: `[A]` mean amounts of the tables that it was first fitted to.
         centre: `[2, 8]` mean logarithms of their devices' inputs.
@@ -139,6 +145,7 @@ class StructuredCostNetwork(CostNetwork):
     scale_ms: Tensor
     narrowest: Tensor
     price: nn.Parameter
+    plain: nn.Parameter
     step: nn.Parameter
     reuse: nn.Parameter
     launch: nn.Parameter
@@ -154,8 +161,9 @@ class StructuredCostNetwork(CostNetwork):
         self.register_buffer("centre", torch.zeros(2, _INPUTS))
         self.register_buffer("scale_ms", torch.ones(2))
         self.register_buffer("narrowest", torch.ones(()))
-        starts = _prior_centres() | {"launch": torch.full((2,), 0.1), "step": torch.full((4, _STEPS), 0.005)}
-        for name, value in starts.items():
+        starts = {"launch": 0.1, "step": 0.005, "plain": 0.1 / _NUM_AMOUNTS}  # else the prior's mode
+        for name, value in _prior_centres().items():
+            value = torch.full_like(value, starts[name]) if name in starts else value
             self.register_parameter(name, nn.Parameter(value))
         self.exchanges = ExchangeModel()
         self.task_comm_ms: Tensor | None = None  # in a copy for one task
@@ -176,7 +184,7 @@ class StructuredCostNetwork(CostNetwork):
         distinct = logs[..., LOG_DIM] + logs[..., LOG_UNIQUE]
         shared = torch.stack([distinct, logs[..., LOG_DIM], logs[..., LOG_POOLING]], -1).exp() / HUNDRED
         if ratios is not None:
-            work = work * ratios[..., [FORWARD, FORWARD, BACKWARD, BACKWARD]]
+            work = work * ratios[..., _PHASE_OF_WORK]
             shared = shared * ratios[..., [DISTINCT_ROWS, VECTORS, BATCH]]
         return torch.cat([work, _squares(work), wide, shared, torch.ones_like(wide[..., :1])], -1)
 
@@ -205,10 +213,10 @@ class StructuredCostNetwork(CostNetwork):
 
     def _work(
         self, amounts: Float[Tensor, "*B A"], steps: Float[Tensor, "*B 52"], reuses: Float[Tensor, "*B 3"]
-    ) -> Float[Tensor, "*B 4"]:
-        """Work of tables by phase and resource."""
+    ) -> Float[Tensor, "*B 6"]:
+        """Work of tables by phase and resource, and their plain work by phase."""
         factor = (steps @ self.step.T + reuses @ self.reuse.T).clamp(-_MOST_EXPONENT, _MOST_EXPONENT).exp()
-        return (amounts @ self.price.T) * factor
+        return (amounts @ torch.cat([self.price, self.plain]).T) * factor
 
     @torch.no_grad()
     def law(self, num_devices: int, curves: Floats | None = None) -> DeviceLaw:
@@ -221,9 +229,9 @@ class StructuredCostNetwork(CostNetwork):
         share = (num_devices - 1) / num_devices
         curves = np.zeros((4, len(CURVE_VALUES))) if curves is None else curves
         curves[ALL_TO_ALL] = largest * share * CURVE_VALUES
-        at_centre = self.centre[:, 0] - (self.exponent * self.centre).sum(1)
-        scale_ms = self.scale_ms * at_centre.exp()
-        network = NetworkLaw(*map(array, (self.launch * self.scale_ms, scale_ms, self.power, self.exponent)))
+        scale_ms = self.scale_ms * self.centre[:, 0].exp()
+        launch_ms = self.launch * self.scale_ms
+        parts = (launch_ms, self.scale_ms, scale_ms, self.power, self.centre, self.exponent)
         return DeviceLaw(
             NETWORK,
             width=DIMS,
@@ -234,7 +242,7 @@ class StructuredCostNetwork(CostNetwork):
             pair_ms=pair * share / 2,
             total_ms=mean * share / num_devices,
             fixed_ms=latency,
-            network=network,
+            network=NetworkLaw(*map(array, parts)),
         )
 
     @torch.no_grad()
@@ -343,11 +351,12 @@ class StructuredCostNetwork(CostNetwork):
         weight, known_error = torch.tensor([[0.5], [0.5], [1.0]]) * data.weight[held], data.error[held] + _LEAST_ERROR
 
         def misfit() -> Float[Tensor, ""]:
-            work = self._work(*table_inputs)  # [P, 4]
+            work = self._work(*table_inputs)  # [P, 6]
             loads = torch.cat([assignment @ torch.cat([work, _squares(work)], 1), others], 1)  # [N, L]
             away = device_inputs(loads, self.power) - self.centre[:, None]  # [2, N, 8]
-            log_cost = self.centre[:, :1] + (away * self.exponent[:, None]).sum(-1)
-            error = idle_error + (self.launch[:, None] + log_cost.exp()) * per_unit  # [2, N]
+            crowded = (self.centre[:, :1] + log_factors(away, self.exponent)).exp()
+            cost = self.launch[:, None] + loads[:, PLAIN:SQUARES].T + crowded
+            error = idle_error + cost * per_unit  # [2, N]
             errors = torch.cat([error, (error.sum(0) + comm_error)[None]])  # [3, N]
             scale = self.noise.exp()[:, None] + known_error
             surprise = (FREEDOM + 1) / 2 * torch.log1p((errors / scale).square() / FREEDOM) + scale.log()
@@ -369,9 +378,15 @@ def device_inputs(loads: Float[Tensor, "N L"], power: Float[Tensor, " 2"]) -> Fl
     return torch.stack(by_phase)
 
 
-def _squares(work: Float[Tensor, "*B 4"]) -> Float[Tensor, "*B 2"]:
-    """Squared work of each phase, whose sum is a 2-norm squared."""
-    return work.unflatten(-1, (2, 2)).sum(-1).square()
+def log_factors(away: Float[Tensor, "2 N 8"], exponent: Float[Tensor, "2 8 2"]) -> Float[Tensor, "2 N"]:
+    """Logarithm by which inputs `away` from their means change a cost, by the exponents below and above."""
+    below, above = exponent[:, None].unbind(-1)
+    return (torch.where(away > 0, above, below) * away).sum(-1)
+
+
+def _squares(work: Float[Tensor, "*B 6"]) -> Float[Tensor, "*B 2"]:
+    """Squared work of each phase without its plain work; the sum is a 2-norm squared."""
+    return work[..., :PLAIN].unflatten(-1, (2, 2)).sum(-1).square()
 
 
 def _compared_ms(data: CostData) -> Float[Tensor, "S D"]:
