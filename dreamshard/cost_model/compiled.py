@@ -49,17 +49,15 @@ class NetworkLaw(NamedTuple):
     """Compute of a device by the structured network; `X` inputs as in `network_ms`.
 
     Attributes:
-        launch_ms: `[2]` of a device with tables, forward and backward.
-        plain_ms: `[2]` per unit of plain work.
-        scale_ms: `[2]` of the other work of a device whose inputs are `centre`.
+        scale_ms: `[2]` per unit of work, forward and backward.
+        launch: `[2]` work of a device with tables.
         power: `[2]` of the norm over a phase's resources.
-        centre: `[2, X]` mean inputs.
-        exponent: `[2, X, 2]` of each input below and above its mean.
+        centre: `[4, X]` mean inputs of each resource.
+        exponent: `[4, X, 2]` of each input below and above its mean.
     """
 
-    launch_ms: Floats = _UNUSED[0]
-    plain_ms: Floats = _UNUSED[0]
     scale_ms: Floats = _UNUSED[0]
+    launch: Floats = _UNUSED[0]
     power: Floats = _UNUSED[0]
     centre: Floats = _UNUSED
     exponent: Floats = _UNUSED[None]
@@ -196,22 +194,26 @@ def first_ms(law: DeviceLaw, loads: Floats) -> Floats:
 
 
 @inlined
-def _factor(network: NetworkLaw, phase: int, x: int, value: float) -> float:
-    """Logarithm of the factor by which input `x` changes the cost."""
-    away = value - network.centre[phase, x]
-    return network.exponent[phase, x, int(away > 0)] * away
+def _factor(network: NetworkLaw, resource: int, x: int, value: float) -> float:
+    """Logarithm of the factor by which input `x` changes what a resource takes."""
+    away = value - network.centre[resource, x]
+    return network.exponent[resource, x, int(away > 0)] * away
 
 
 @inlined
 def network_ms(network: NetworkLaw, load: Floats, phase: int) -> float:
-    """Forward (0) or backward (1) compute of a device with tables: plain work, and a product of powers of its sums."""
-    one, other = max(load[2 * phase], 0.0) + LEAST, max(load[2 * phase + 1], 0.0) + LEAST
-    most, least, power = max(one, other), min(one, other), network.power[phase]
-    output = _factor(network, phase, 0, math.log(most) + math.log1p((least / most) ** power) / power)
-    output += _factor(network, phase, 1, 0.5 * math.log(max(load[SQUARES + phase], 0.0) + LEAST**2))
-    for i in range(len(SUMS)):
-        output += _factor(network, phase, 2 + i, math.log(max(load[SUMS[i]], 0.0) + LEAST))
-    for i in range(len(WIDE_DIMS)):
-        output += _factor(network, phase, 2 + len(SUMS) + i, min(max(load[WIDE + i], 0.0), 1.0))
-    plain_ms = network.plain_ms[phase] * max(load[PLAIN + phase], 0.0)
-    return network.launch_ms[phase] + plain_ms + network.scale_ms[phase] * math.exp(output)
+    """Forward (0) or backward (1) compute of a device with tables: plain work, and products of powers of its sums."""
+    one, other = 2 * phase, 2 * phase + 1
+    one_log = network.centre[one, 0] + _factor(network, one, 0, math.log(max(load[one], 0.0) + LEAST))
+    other_log = network.centre[other, 0] + _factor(network, other, 0, math.log(max(load[other], 0.0) + LEAST))
+    value = 0.5 * math.log(max(load[SQUARES + phase], 0.0) + LEAST**2)
+    for x in range(1, network.centre.shape[1]):
+        if 2 <= x < 2 + len(SUMS):
+            value = math.log(max(load[SUMS[x - 2]], 0.0) + LEAST)
+        elif x > 1:
+            value = min(max(load[WIDE + x - 2 - len(SUMS)], 0.0), 1.0)
+        one_log += _factor(network, one, x, value)
+        other_log += _factor(network, other, x, value)
+    most, least, power = max(one_log, other_log), min(one_log, other_log), network.power[phase]
+    crowded = math.exp(most + math.log1p(math.exp(power * (least - most))) / power)
+    return network.scale_ms[phase] * (network.launch[phase] + max(load[PLAIN + phase], 0.0) + crowded)

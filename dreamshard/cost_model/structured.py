@@ -99,7 +99,7 @@ PRIORS = {
     "reuse": Prior((6, 3), 0.0, 0.3),
     "launch": Prior((2,), 0.3, 1.0, 0.0),  # in the work of an average table
     "power": Prior((2,), 3.0, 1.5, 1.0),  # 1: resources are used one after the other; large: at once
-    "exponent": Prior((2, _INPUTS, 2), 0.0, 0.05, 0.0),  # around 1 for work, and 0
+    "exponent": Prior((4, _INPUTS, 2), 0.0, 0.1, 0.0),  # around 1 for work, and 0
     "noise": Prior((3,), -3.0, 2.0),  # logarithm of the relative error of forward, backward and a whole device
 }
 """Of the parameters of a fit, which maximises their posterior."""
@@ -108,7 +108,7 @@ PRIORS = {
 class StructuredCostNetwork(CostNetwork):
     """Compute of a device, per phase, from the sums over its tables:
 
-        launch + plain + scale x (bytes^power + lookups^power)^(e0 / power) x 2-norm^e1 x tables^e2 x distinct^e3 x ...
+        scale x (launch + plain + (bytes^power + lookups^power)^(1 / power))
 
     - A table's work on each of two resources, moving bytes and issuing lookups, is a sum of amounts (per table, dim,
       distinct row, lookup of a row that is looked up once, some, many and very many times; each alone and times dim) at
@@ -116,10 +116,10 @@ class StructuredCostNetwork(CostNetwork):
     - Steps are `tanh` of the logarithms of dim, lookups, bytes of distinct rows and of all rows, at 13 places of the training
       pool: a cache holds all, some or none of the distinct rows, an address cache reaches all or little of a table. Which
       size decides is unknown, so the prior leaves it to the samples where few steps rise. Beyond them all is level.
-    - What the fused call makes of the sums is a product of powers, with exponents that are not negative: crowding by the
-      number of tables, lookups or distinct bytes, a large table that does not overlap, and more threads per row where a
-      table is wider than 32 or 64. Each has one exponent below the mean of the measured devices and one above: a device
-      with little work is not filled, and a crowd begins somewhere.
+    - What the fused call makes of each resource's sum is a product of powers, `sum^e0 x 2-norm^e1 x tables^e2 x ...`, with
+      exponents that are not negative: crowding by the number of tables, lookups or distinct bytes, a large table that does
+      not overlap, and more threads per row where a table is wider than 32 or 64. Each has one exponent below the mean of
+      the measured devices and one above: a device with little work is not filled, and a crowd begins somewhere.
     - Plain work, at prices and steps of its own, adds up whatever else the device does: kernels that run by themselves.
 
     Communication is linear in `comm_inputs`, by `exchanges`. `compiled.network_ms` is the formula of a device.
@@ -131,10 +131,10 @@ class StructuredCostNetwork(CostNetwork):
         reuse: `[6, 3]` effect of repeated lookups; the only weights of any sign.
         launch: `[2]` of a device with tables.
         power: `[2]`.
-        exponent: `[2, 8, 2]` of inputs below and above `centre`.
+        exponent: `[4, 8, 2]` of each resource by inputs below and above `centre`.
         noise: `[3]` logarithms of relative errors.
         unit: `[A]` mean amounts of the tables that it was first fitted to.
-        centre: `[2, 8]` mean logarithms of their devices' inputs.
+        centre: `[4, 8]` mean inputs of their devices.
         narrowest: columns of the narrowest table that was measured: fewer are an extrapolation.
     """
 
@@ -158,7 +158,7 @@ class StructuredCostNetwork(CostNetwork):
         self.register_buffer("mean", normaliser.mean.clone())
         self.register_buffer("std", normaliser.std.clone())
         self.register_buffer("unit", torch.ones(_NUM_AMOUNTS))
-        self.register_buffer("centre", torch.zeros(2, _INPUTS))
+        self.register_buffer("centre", torch.zeros(4, _INPUTS))
         self.register_buffer("scale_ms", torch.ones(2))
         self.register_buffer("narrowest", torch.ones(()))
         starts = {"launch": 0.1, "step": 0.005, "plain": 0.1 / _NUM_AMOUNTS}  # else the prior's mode
@@ -229,9 +229,7 @@ class StructuredCostNetwork(CostNetwork):
         share = (num_devices - 1) / num_devices
         curves = np.zeros((4, len(CURVE_VALUES))) if curves is None else curves
         curves[ALL_TO_ALL] = largest * share * CURVE_VALUES
-        scale_ms = self.scale_ms * self.centre[:, 0].exp()
-        launch_ms = self.launch * self.scale_ms
-        parts = (launch_ms, self.scale_ms, scale_ms, self.power, self.centre, self.exponent)
+        network = NetworkLaw(*map(array, (self.scale_ms, self.launch, self.power, self.centre, self.exponent)))
         return DeviceLaw(
             NETWORK,
             width=DIMS,
@@ -242,7 +240,7 @@ class StructuredCostNetwork(CostNetwork):
             pair_ms=pair * share / 2,
             total_ms=mean * share / num_devices,
             fixed_ms=latency,
-            network=NetworkLaw(*map(array, parts)),
+            network=network,
         )
 
     @torch.no_grad()
@@ -329,7 +327,7 @@ class StructuredCostNetwork(CostNetwork):
             mean[classes] = mean[classes].mean()
         self.unit *= mean
         sums = data.sums(self.encode)
-        self.centre.copy_(device_inputs(sums[data.holding], self.power).mean(1))
+        self.centre.copy_(device_inputs(sums[data.holding]).mean(1))
         predicted, measured = (ms[data.seen][:, COMPUTE] for ms in (self.phases_ms(sums), data.phases_ms))
         self.scale_ms *= measured.mean(dim=0).clamp(min=1e-4) / predicted.mean(dim=0)
 
@@ -353,8 +351,7 @@ class StructuredCostNetwork(CostNetwork):
         def misfit() -> Float[Tensor, ""]:
             work = self._work(*table_inputs)  # [P, 6]
             loads = torch.cat([assignment @ torch.cat([work, _squares(work)], 1), others], 1)  # [N, L]
-            away = device_inputs(loads, self.power) - self.centre[:, None]  # [2, N, 8]
-            crowded = (self.centre[:, :1] + log_factors(away, self.exponent)).exp()
+            crowded = crowded_work(loads, self.centre, self.exponent, self.power)
             cost = self.launch[:, None] + loads[:, PLAIN:SQUARES].T + crowded
             error = idle_error + cost * per_unit  # [2, N]
             errors = torch.cat([error, (error.sum(0) + comm_error)[None]])  # [3, N]
@@ -365,23 +362,26 @@ class StructuredCostNetwork(CostNetwork):
         return misfit
 
 
-def device_inputs(loads: Float[Tensor, "N L"], power: Float[Tensor, " 2"]) -> Float[Tensor, "2 N 8"]:
-    """Logarithms that `exponent` weighs, by phase, of loads of devices; as `compiled.network_ms`."""
-    sums = (loads[:, SUMS] + LEAST).log()
-    shared = torch.cat([sums, loads[:, WIDE:DISTINCT].clamp(max=1)], -1)
-    by_phase = []
-    for phase in range(2):
-        resources = (loads[:, 2 * phase : 2 * phase + 2] + LEAST).log()
-        work = (power[phase] * resources).logsumexp(-1) / power[phase]
-        norm = 0.5 * (loads[:, SQUARES + phase] + LEAST**2).log()
-        by_phase.append(torch.cat([work[:, None], norm[:, None], shared], -1))
-    return torch.stack(by_phase)
+def device_inputs(loads: Float[Tensor, "N L"]) -> Float[Tensor, "4 N 8"]:
+    """Logarithms that `exponent` weighs, by resource, of loads of devices."""
+    squares = loads[:, SQUARES:WIDE].repeat_interleave(2, 1)  # [N, 4]
+    own = torch.stack([(loads[:, :PLAIN] + LEAST).log(), 0.5 * (squares + LEAST**2).log()], -1)  # [N, 4, 2]
+    shared = torch.cat([(loads[:, SUMS] + LEAST).log(), loads[:, WIDE:DISTINCT].clamp(max=1)], -1)
+    return torch.cat([own, shared[:, None].expand(-1, 4, -1)], -1).transpose(0, 1)
 
 
-def log_factors(away: Float[Tensor, "2 N 8"], exponent: Float[Tensor, "2 8 2"]) -> Float[Tensor, "2 N"]:
-    """Logarithm by which inputs `away` from their means change a cost, by the exponents below and above."""
+def crowded_work(
+    loads: Float[Tensor, "N L"],
+    centre: Float[Tensor, "4 8"],
+    exponent: Float[Tensor, "4 8 2"],
+    power: Float[Tensor, " 2"],
+) -> Float[Tensor, "2 N"]:
+    """What the fused call makes of the work of devices, forward and backward; as `compiled.network_ms`."""
+    away = device_inputs(loads) - centre[:, None]
     below, above = exponent[:, None].unbind(-1)
-    return (torch.where(away > 0, above, below) * away).sum(-1)
+    resources = centre[:, :1] + (torch.where(away > 0, above, below) * away).sum(-1)  # logarithms, [4, N]
+    both = power[:, None, None] * resources.unflatten(0, (2, 2))
+    return (both.logsumexp(1) / power[:, None]).exp()
 
 
 def _squares(work: Float[Tensor, "*B 6"]) -> Float[Tensor, "*B 2"]:

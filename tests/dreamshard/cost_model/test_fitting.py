@@ -85,7 +85,7 @@ def test_a_cost_that_jumps_with_the_size_of_a_table_is_learned():
     far = [t for t in range(80, 120) if abs(float(rows[t].log10()) - 6) > 0.4]
     alone = [sample(tables.select(torch.tensor([t])), torch.tensor([0]), 0.0) for t in far]
     errors = [prediction_error(state.cost_network, CostData.of([one], state.normaliser)) for one in alone]
-    assert max(errors) < 0.12  # 0.44 with smooth steps
+    assert max(errors) < 0.15  # 0.44 with smooth steps
 
 
 def test_rows_hotter_than_any_that_was_fitted_are_not_dear(network):

@@ -10,7 +10,7 @@ from hypothesis import given, strategies as st
 
 from dreamshard.cost_model import Normaliser, StructuredCostNetwork
 from dreamshard.cost_model.compiled import PLAIN, SQUARES, TABLES, computes_ms
-from dreamshard.cost_model.structured import PRIORS, device_inputs, log_factors
+from dreamshard.cost_model.structured import PRIORS, crowded_work
 from dreamshard.tables import Tables, concatenate
 from tests.helpers.tables import pool_of
 from tests.helpers.trained import learnt
@@ -29,7 +29,7 @@ def network_of(seed: int) -> StructuredCostNetwork:
     for name, weight in network.named_parameters():
         drawn = weight.detach() + 3 * PRIORS[name].scale * torch.randn(weight.shape, generator=generator)
         weight.data = drawn.clamp(min=PRIORS[name].least)
-    network.centre = torch.randn(2, 8, generator=generator)
+    network.centre = torch.randn(4, 8, generator=generator)
     network.exchanges.fitted_ms = torch.rand(2, 6, generator=generator)
     network.exchanges.batch_size = torch.tensor(1024)
     network.exchanges.fitted_to = torch.tensor([2, 2])
@@ -73,9 +73,8 @@ def test_compiled_and_torch_compute_the_same(seed):
     loads = generator.uniform(1, 20, (50, TABLES + 1))
     law = network.law(2).network
     with torch.no_grad():
-        away = device_inputs(torch.from_numpy(loads), network.power.double()) - network.centre.double()[:, None]
-        crowded = log_factors(away, network.exponent.double()).exp().numpy()
-    expected = (
-        law.launch_ms[:, None] + law.plain_ms[:, None] * loads[:, PLAIN:SQUARES].T + law.scale_ms[:, None] * crowded
-    )
+        numbers = (value.double() for value in (network.centre, network.exponent, network.power))
+        crowded = crowded_work(torch.from_numpy(loads), *numbers).numpy()
+    work = law.launch[:, None] + loads[:, PLAIN:SQUARES].T + crowded
+    expected = law.scale_ms[:, None] * work
     assert computes_ms(network.law(2), loads) == pytest.approx(expected.T, rel=1e-6)
