@@ -136,7 +136,7 @@ def compute_phases_ms(law: DeviceLaw, load: Floats) -> tuple[float, float]:
     if load[law.tables] < 0.5:
         return 0.0, 0.0
     if law.kind == NETWORK:
-        return network_ms(law.network, load, 0), network_ms(law.network, load, 1)
+        return network_ms(law.network, load)
     return 1e3 * roofline.forward_s(law.figures, load), 1e3 * roofline.backward_s(law.figures, load)
 
 
@@ -201,19 +201,34 @@ def _factor(network: NetworkLaw, resource: int, x: int, value: float) -> float:
 
 
 @inlined
-def network_ms(network: NetworkLaw, load: Floats, phase: int) -> float:
-    """Forward (0) or backward (1) compute of a device with tables: plain work, and products of powers of its sums."""
-    one, other = 2 * phase, 2 * phase + 1
-    one_log = network.centre[one, 0] + _factor(network, one, 0, math.log(max(load[one], 0.0) + LEAST))
-    other_log = network.centre[other, 0] + _factor(network, other, 0, math.log(max(load[other], 0.0) + LEAST))
-    value = 0.5 * math.log(max(load[SQUARES + phase], 0.0) + LEAST**2)
-    for x in range(1, network.centre.shape[1]):
-        if 2 <= x < 2 + len(SUMS):
-            value = math.log(max(load[SUMS[x - 2]], 0.0) + LEAST)
-        elif x > 1:
-            value = min(max(load[WIDE + x - 2 - len(SUMS)], 0.0), 1.0)
-        one_log += _factor(network, one, x, value)
-        other_log += _factor(network, other, x, value)
-    most, least, power = max(one_log, other_log), min(one_log, other_log), network.power[phase]
+def _resource(network: NetworkLaw, load: Floats, resource: int, norm: float) -> float:
+    """Logarithm of what a resource takes for its own work alone."""
+    work = math.log(max(load[resource], 0.0) + LEAST)
+    return network.centre[resource, 0] + _factor(network, resource, 0, work) + _factor(network, resource, 1, norm)
+
+
+@inlined
+def _phase_ms(network: NetworkLaw, load: Floats, phase: int, one: float, other: float) -> float:
+    """A phase, by the logarithms of what its resources take."""
+    most, least, power = max(one, other), min(one, other), network.power[phase]
     crowded = math.exp(most + math.log1p(math.exp(power * (least - most))) / power)
     return network.scale_ms[phase] * (network.launch[phase] + max(load[PLAIN + phase], 0.0) + crowded)
+
+
+@inlined
+def network_ms(network: NetworkLaw, load: Floats) -> tuple[float, float]:
+    """Forward and backward compute of a device with tables: plain work, and products of powers of its sums."""
+    forward_norm = 0.5 * math.log(max(load[SQUARES], 0.0) + LEAST**2)
+    backward_norm = 0.5 * math.log(max(load[SQUARES + 1], 0.0) + LEAST**2)
+    one, other = _resource(network, load, 0, forward_norm), _resource(network, load, 1, forward_norm)
+    third, fourth = _resource(network, load, 2, backward_norm), _resource(network, load, 3, backward_norm)
+    for x in range(2, network.centre.shape[1]):
+        if x < 2 + len(SUMS):
+            value = math.log(max(load[SUMS[x - 2]], 0.0) + LEAST)
+        else:
+            value = min(max(load[WIDE + x - 2 - len(SUMS)], 0.0), 1.0)
+        one += _factor(network, 0, x, value)
+        other += _factor(network, 1, x, value)
+        third += _factor(network, 2, x, value)
+        fourth += _factor(network, 3, x, value)
+    return _phase_ms(network, load, 0, one, other), _phase_ms(network, load, 1, third, fourth)
