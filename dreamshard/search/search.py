@@ -177,8 +177,11 @@ class _Exploration:
 
     def _keep(self, options: ShardingOptions, new: Sequence[Found]) -> None:
         """Keep the placements that meet all constraints, if there are any."""
-        free = self.task.constraints.places_freely
-        if legal := [one for one in new if free or not violation(self.task, options.placement(one, joined=False))]:
+        legal = [*new]
+        if not self.task.constraints.places_freely:
+            legal = [one for one in new if not violation(self.task, options.placement(one, joined=False))]
+            legal += self.results.get(options.types, (options, []))[1]
+        if legal:
             self.results[options.types] = options, sorted(legal, key=_cost)
             self.least_ms = min(self.least_ms, *map(_cost, legal))
 
@@ -218,7 +221,7 @@ class _Exploration:
         if not may_move:
             return starts
         runs = [*product(starts, (0.0, _OVERFULL) if is_tight else (0.0,))]
-        moves = 4 * (1 + bool(options.types & set(SPLIT_BY_COLUMNS))) * moves // len(runs)
+        moves = 5 * (1 + bool(options.types & set(SPLIT_BY_COLUMNS))) * moves // len(runs)
         numbered = enumerate(runs, len(runs) * number)
         return [anneal(menu, start, moves, seed, over, self.is_late) for seed, (start, over) in numbered]
 
