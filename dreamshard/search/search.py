@@ -221,7 +221,7 @@ class _Exploration:
         if not may_move:
             return starts
         runs = [*product(starts, (0.0, _OVERFULL) if is_tight else (0.0,))]
-        moves = 5 * (1 + bool(options.types & set(SPLIT_BY_COLUMNS))) * moves // len(runs)
+        moves = (5 + 4 * bool(options.types & set(SPLIT_BY_COLUMNS))) * moves // len(runs)
         numbered = enumerate(runs, len(runs) * number)
         return [anneal(menu, start, moves, seed, over, self.is_late) for seed, (start, over) in numbered]
 
