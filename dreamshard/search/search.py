@@ -6,6 +6,9 @@ starts, then annealing of the best of them. A search that may do more runs the s
 ever costs more; only very large tasks are not searched without split tables as well. Combinations that could not pay, even on
 perfectly even devices, are left out.
 
+A search of `n` changes first does all that a search of `n / 4` does, in rounds; the next round goes on from the best
+results. So four times the changes never give a dearer placement, but for the share by which further sharding types must pay.
+
 Annealing lowers the slowest device's cost. Among the cheapest results, the one of the least mean cost over the cost model's
 errors is taken, which is what a plan states.
 """
@@ -31,9 +34,10 @@ from dreamshard.tasks import NoPlacementError, PlacementTask, violation
 _MOST_WITHOUT_SPLITS, _MOST_TIGHT = 20_000, 1_000
 """Tables times devices up to which combinations without split tables are searched, too, and starts for tight memory are tried
 even if others fit."""
-_WORTH = 0.003  # share of the cost that further sharding types must save
+_WORTH = 0.003  # share of the cost that further sharding types, or a further round, must save
 _KEPT = 3  # starts that are annealed
-_HOPELESS = 0.15  # share of the cost above the best so far, beyond which a start or a result is dropped
+_FEWEST_MOVES = 2_000  # of the first round
+_HOPELESS = 0.15  # share of the cost above the best, beyond which a start or a result is dropped
 _MARGINS = ((0.5, 0.5), (0.15, 0.15), (0.05, 0.05), (0.5, 0.01))
 """Above perfect balance, within which every device's own cost and its width are to stay."""
 _WIDTH, _LIMITS = 1.2, (1.02, 1.05, 1.1, 1.15, 1.2, 1.3)  # of an even device's width: a target, and limits
@@ -91,7 +95,7 @@ def search(
                 ) from error
             if not results:
                 raise
-    for options, found in sorted(results, key=lambda result: len(result[0].types)):
+    for options, (found, *_) in sorted(results, key=lambda result: len(result[0].types)):
         near = found.cost_ms <= exploration.least_ms * (1 + _HOPELESS)
         for placement in dict.fromkeys(options.placement(found, joined=joined) for joined in (False, True) if near):
             overall_ms = float(costs.predict(placement).overall_ms())
@@ -118,17 +122,16 @@ class _Exploration:
     """Searches of one task, by the sharding types that each may use.
 
     Attributes:
-        results: options and the best placement of the combinations that were searched and fit.
+        results: options and the best placements, cheapest first, of the combinations that were searched and fit.
         least_ms: cost of the best of them.
-        least_start_ms: cost of the best start, results with fewer types included. By `least_ms`, more changes would leave out
-            combinations that fewer search.
+        least_start_ms: cost of the best greedy start.
     """
 
     task: PlacementTask
     costs: CostModel
     moves: int
     is_late: IsLate
-    results: dict[Types, tuple[ShardingOptions, Found]] = field(default_factory=dict)
+    results: dict[Types, tuple[ShardingOptions, list[Found]]] = field(default_factory=dict)
     least_ms: float = np.inf
     least_start_ms: float = np.inf
 
@@ -147,6 +150,10 @@ class _Exploration:
         wanted += [frozenset([kind]) for kind in ON_ONE_DEVICE]
         restricted = [options for types in wanted if (options := every.only(types)) is not None]
         able = [*{one.fields.number.tobytes(): one for one in restricted}.values()]
+        rounds = [self.moves]
+        while rounds[0] >= 4 * _FEWEST_MOVES:
+            rounds.insert(0, rounds[0] // 4)
+        first, *later = np.diff(rounds, prepend=0).tolist()
         for are_mixed in (False, True):
             some = [options for options in able if (len(options.types) > 1) == are_mixed]
             if self.results and self.is_late():  # so that a late search has a placement too
@@ -155,16 +162,35 @@ class _Exploration:
             bounds_ms = [(1 - self.costs.unevenness) * min(map(_cost, one)) for one in splits]
             for n in np.argsort(bounds_ms, kind="stable"):
                 if not (self.results and self.is_late()) and bounds_ms[n] < self.least_ms * (1 - _WORTH):
-                    self._search(some[n], splits[n])
+                    self._search(some[n], splits[n], first)
+        for number, moves in enumerate(later, 1):
+            for options, known in [*self.results.values()]:
+                starts = sorted([*known, *self._simpler(options)], key=_cost)[:_KEPT]
+                if starts[0].cost_ms <= self.least_ms * (1 + _WORTH):
+                    self._keep(options, self._annealed(options, starts, moves, number))
 
-    def _search(self, options: ShardingOptions, splits: Sequence[EvenSplit]) -> None:
-        """Anneal the best starts, and keep the result."""
+    def _search(self, options: ShardingOptions, splits: Sequence[EvenSplit], moves: int) -> None:
+        """Anneal the best starts, unless that is hopeless, and keep the results."""
         if starts := self._starts(options, splits):
-            self.least_start_ms = min(self.least_start_ms, *map(_cost, starts))
-            found, free = self._improved(options, starts), self.task.constraints.places_freely
-            if free or not violation(self.task, options.placement(found, joined=False)):
-                self.results[options.types] = options, found
-                self.least_ms = min(self.least_ms, found.cost_ms)
+            may_pay = _is_tight(options) or any(map(self._has_hope, starts))
+            self._keep(options, self._annealed(options, starts, moves, 0) if may_pay else starts)
+
+    def _keep(self, options: ShardingOptions, new: Sequence[Found]) -> None:
+        """Keep the placements that meet all constraints, if there are any."""
+        legal = [*new]
+        if not self.task.constraints.places_freely:
+            legal = [one for one in new if not violation(self.task, options.placement(one, joined=False))]
+            legal += self.results.get(options.types, (options, []))[1]
+        if legal:
+            self.results[options.types] = options, sorted(legal, key=_cost)
+            self.least_ms = min(self.least_ms, *map(_cost, legal))
+
+    def _simpler(self, options: ShardingOptions) -> list[Found]:
+        """The best results with fewer types, as placements by these options."""
+        types = options.types
+        simpler = [types - {single} for whole, single in (ON_ONE_DEVICE, ON_ONE_HOST) if {whole, single} <= types]
+        known = [self.results[others] for others in simpler if others in self.results]
+        return [start for others, (best, *_) in known for start in options.translated(others, best)]
 
     def _starts(self, options: ShardingOptions, splits: Sequence[EvenSplit]) -> list[Found]:
         """The best greedy starts, and results with fewer types; none if simpler results do."""
@@ -178,10 +204,8 @@ class _Exploration:
             if self._has_hope(start):
                 starts += _starts_within_targets(options, option, self.is_late)
         starts = sorted(starts, key=_cost)[:_KEPT]
-        simpler = [types - {single} for whole, single in (ON_ONE_DEVICE, ON_ONE_HOST) if {whole, single} <= types]
-        for others in simpler:
-            if others in self.results:
-                starts += options.translated(*self.results[others])
+        self.least_start_ms = min([self.least_start_ms, *map(_cost, starts)])
+        starts += self._simpler(options)
         if not starts or (self.cells <= _MOST_TIGHT and _is_tight(options)):
             starts += _tight_starts(self.task, options, self.is_late)
         return starts
@@ -190,16 +214,16 @@ class _Exploration:
         """Whether a start is near the best one, so that annealing it may pay."""
         return start.cost_ms <= self.least_start_ms * (1 + _HOPELESS)
 
-    def _improved(self, options: ShardingOptions, starts: Sequence[Found]) -> Found:
-        """The best of annealing every start, unless that is hopeless."""
-        menu, is_tight, best = options.menu, _is_tight(options), min(starts, key=_cost)
+    def _annealed(self, options: ShardingOptions, starts: Sequence[Found], moves: int, number: int) -> Sequence[Found]:
+        """The best that a round of this number finds from each start."""
+        menu, is_tight = options.menu, _is_tight(options)
         may_move = len(menu.scope) > len(menu.allowed) or (self.task.num_devices > 1 and (menu.scope != ON_ALL).any())
-        if not may_move or not (is_tight or self._has_hope(best)):
-            return best
+        if not may_move:
+            return starts
         runs = [*product(starts, (0.0, _OVERFULL) if is_tight else (0.0,))]
-        moves = 3 * (1 + bool(options.types & set(SPLIT_BY_COLUMNS))) * self.moves // len(runs)
-        results = [anneal(menu, start, moves, seed, over, self.is_late) for seed, (start, over) in enumerate(runs)]
-        return min(results, key=_cost)
+        moves = (5 + 4 * bool(options.types & set(SPLIT_BY_COLUMNS))) * moves // len(runs)
+        numbered = enumerate(runs, len(runs) * number)
+        return [anneal(menu, start, moves, seed, over, self.is_late) for seed, (start, over) in numbered]
 
 
 def _is_tight(options: ShardingOptions) -> bool:

@@ -13,6 +13,7 @@ from dreamshard.constraints import ANY_SHARDING, UNCONSTRAINED, Constraints
 from dreamshard.hardware.accelerator import PRESETS
 from dreamshard.search import GreedyCostPlacer, RooflinePlacer, SearchingPlacer
 from dreamshard.search.packing import baselines
+from dreamshard.search.placers import MOVES_PER_MS
 from dreamshard.search.search import search
 from dreamshard.tables import SHARDING_TYPES
 from dreamshard.tasks import NoPlacementError, PlacementTask, violation
@@ -135,3 +136,15 @@ def test_more_choice_never_costs_more(seed, tolerance):
     by_columns = replace(task, constraints=Constraints(caching=True))
     exceptions = [*dearer(PRIOR, task, tolerance), *dearer(learnt_placer(), by_columns, tolerance)]
     assert not exceptions, exceptions
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 4, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(5, 44))])
+def test_a_longer_search_never_costs_more(seed):
+    task = drawn_task(seed)
+    by_columns = replace(task, constraints=Constraints(caching=True))
+    for placer, asked in ((PRIOR, task), (learnt_placer(), by_columns)):
+        default_ms = placer.moves(asked) / MOVES_PER_MS
+        plans = [placer.place(asked, share * default_ms) for share in (0.25, 1, 4)]
+        costs_ms = [float(placer.predict(asked, plan).overall_ms()) for plan in plans]
+        assert costs_ms[2] <= 1.005 * costs_ms[1] <= 1.005**2 * costs_ms[0], (placer.name, costs_ms)
