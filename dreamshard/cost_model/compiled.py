@@ -34,10 +34,10 @@ CURVE_VALUES = np.exp(_LOG_FIRST + _LOG_STEP * np.arange(CURVE_POINTS))
 """Values at which curves are given, equally spaced in logarithms."""
 
 # Columns of the structured network's loads: work of each phase by resource, and these
-PLAIN, SQUARES, WIDE, DISTINCT, DIMS, LOOKUPS, TABLES = 4, 6, 8, 10, 11, 12, 13
+PLAIN, SQUARES, WIDE, DISTINCT, DIMS, TABLES = 4, 6, 8, 10, 11, 12
 """Plain work by phase, squared other work by phase, tables wider than each of `WIDE_DIMS`, hundreds of distinct weights per
-sample, hundreds of dims, hundreds of lookups per sample, tables."""
-SUMS = (TABLES, DISTINCT, DIMS, LOOKUPS)
+sample, hundreds of dims, tables."""
+SUMS = (TABLES, DISTINCT)
 """Whose logarithms count besides those of work."""
 WIDE_DIMS = (32.5, 64.5)  # dims above which the fused operator gives a row 16 and 32 threads
 LEAST = 1e-3  # added to a sum before its logarithm, or its square to a sum of squares

@@ -50,7 +50,7 @@ _HOT_BIN = 6  # rows looked up more than 32 times in a batch
 
 _ALIKE = 16  # tables on a device whose kernels tell what a setting changes: alone, small ones would not fill it
 
-FORWARD, BACKWARD, DISTINCT_ROWS, BATCH, VECTORS = range(5)
+FORWARD, BACKWARD, DISTINCT_ROWS, VECTORS = range(4)
 """Columns of `work_ratios`."""
 
 
@@ -114,7 +114,7 @@ class Normaliser:
         return (features(tables) - normaliser.mean) / normaliser.std
 
 
-def work_ratios(shards: Shards, fitted: MeasuredOn, batch_size: int) -> Float[Tensor, "S 5"]:
+def work_ratios(shards: Shards, fitted: MeasuredOn, batch_size: int) -> Float[Tensor, "S 4"]:
     """How the precision of its weights, the optimizer and the batch size change what each shard does, next to `fitted`.
 
     A cost network is fitted to steps of one setting. For another one, the work of a shard is scaled by the ratio of what the
@@ -122,7 +122,7 @@ def work_ratios(shards: Shards, fitted: MeasuredOn, batch_size: int) -> Float[Te
     scaled by the ratio of batches, since pooled vectors are always fp32.
 
     Returns:
-        `[S, 5]`: time of the forward and of the backward kernels, bytes of distinct rows, samples, and vectors sent of a
+        `[S, 4]`: time of the forward and of the backward kernels, bytes of distinct rows, and vectors sent of a
             table, over a vector per sample.
     """
     task = replace(shards.task, precision=fitted.precision, precision_of={}, constraints=UNCONSTRAINED)
@@ -133,12 +133,9 @@ def work_ratios(shards: Shards, fitted: MeasuredOn, batch_size: int) -> Float[Te
         loads.append(placed_loads(setting, samples))
         times.append(torch.from_numpy(kernels_s(figures_of(spec, samples), _ALIKE * loads[-1].numpy())))
     distinct = loads[0][:, FIRST_BYTES] / loads[1][:, FIRST_BYTES].clamp(min=1e-9)
-    batches = torch.full_like(distinct, batch_size / fitted.batch_size)
-    ratios = [
-        times[0] / times[1].clamp(min=1e-12),
-        torch.stack([distinct, batches, batches * shards.tables.vectors], dim=1),
-    ]
-    return torch.cat(ratios, dim=1).float()
+    vectors = shards.tables.vectors * (batch_size / fitted.batch_size)
+    kernels = times[0] / times[1].clamp(min=1e-12)
+    return torch.cat([kernels, torch.stack([distinct, vectors], dim=1)], dim=1).float()
 
 
 COMPUTE = [PHASES.index("forward_compute"), PHASES.index("backward_compute")]
@@ -154,7 +151,7 @@ class CostData:
 
     Attributes:
         features: `[P, F]` normalised, of the `P` distinct tables that occur.
-        ratios: `[P, 5]` of `work_ratios`: their vectors, and 1 otherwise.
+        ratios: `[P, 4]` of `work_ratios`: their vectors, and 1 otherwise.
         assignment: `[S, D, P]` number of tables `p` on device `d` of sample `s`.
         phases_ms: `[S, D, 4]` measured; NaN for devices that were not seen.
         measured_on: origin of the newest sample.
@@ -163,7 +160,7 @@ class CostData:
     """
 
     features: Float[Tensor, "P F"]
-    ratios: Float[Tensor, "P 5"]
+    ratios: Float[Tensor, "P 4"]
     assignment: Float[Tensor, "S D P"]
     phases_ms: Float[Tensor, "S D 4"]
     measured_on: MeasuredOn
@@ -233,7 +230,7 @@ class CostNetwork(nn.Module, ABC):
         self.register_buffer("relative_error", torch.zeros(()))
 
     def encode(
-        self, normalised: Float[Tensor, "*B F"], ratios: Float[Tensor, "*B 5"] | None = None
+        self, normalised: Float[Tensor, "*B F"], ratios: Float[Tensor, "*B 4"] | None = None
     ) -> Float[Tensor, "*B L"]:
         """Latent vector of each table, with a 1 that counts it; as published, the setting of a step has no effect.
 
@@ -244,7 +241,7 @@ class CostNetwork(nn.Module, ABC):
         """
         return nn.functional.pad(self.table(normalised), (0, 1), value=1.0)
 
-    def ratios(self, task: PlacementTask, shards: Shards | None = None) -> Float[Tensor, "S 5"] | None:
+    def ratios(self, task: PlacementTask, shards: Shards | None = None) -> Float[Tensor, "S 4"] | None:
         """`work_ratios` of a task's tables, or of shards of them; None if the network has their setting too."""
         if self.measured_on is None:
             return None

@@ -36,7 +36,6 @@ from dreamshard.cost_model.compiled import (
 )
 from dreamshard.cost_model.cost_network import (
     BACKWARD,
-    BATCH,
     BINS,
     COMPUTE,
     DISTINCT_ROWS,
@@ -70,9 +69,7 @@ _PLACES = torch.arange(-1.5, 1.51, 0.25)  # of steps, in deviations of the train
 _STEEPNESS = 6.0  # of a step: it is done within half a deviation
 _STEPS = 4 * len(_PLACES)
 _MOST_EXPONENT = 8.0  # of the factor of a table's work: a table far outside the pool keeps a finite cost
-_INPUTS = (
-    2 + len(SUMS) + len(WIDE_DIMS)
-)  # of a device: work, its 2-norm, tables, distinct weights, dims, lookups, wide tables
+_INPUTS = 2 + len(SUMS) + len(WIDE_DIMS)  # of a device: work, its 2-norm, tables, distinct weights, wide tables
 
 _ITERATIONS = 100  # of L-BFGS in a fit; those of a training's rounds go on from each other
 _LEAST_ERROR = 0.004  # of a device's cost: no clock is better, and no phase counts without limit
@@ -117,7 +114,7 @@ class StructuredCostNetwork(CostNetwork):
       pool: a cache holds all, some or none of the distinct rows, an address cache reaches all or little of a table. Which
       size decides is unknown, so the prior leaves it to the samples where few steps rise. Beyond them all is level.
     - What the fused call makes of each resource's sum is a product of powers, `sum^e0 x 2-norm^e1 x tables^e2 x ...`, with
-      exponents that are not negative: crowding by the number of tables, lookups or distinct bytes, a large table that does
+      exponents that are not negative: crowding by the number of tables or distinct bytes, a large table that does
       not overlap, and more threads per row where a table is wider than 32 or 64. Each has one exponent below the mean of
       the measured devices and one above: a device with little work is not filled, and a crowd begins somewhere.
     - Plain work, at prices and steps of its own, adds up whatever else the device does: kernels that run by themselves.
@@ -131,10 +128,10 @@ class StructuredCostNetwork(CostNetwork):
         reuse: `[6, 3]` effect of repeated lookups; the only weights of any sign.
         launch: `[2]` of a device with tables.
         power: `[2]`.
-        exponent: `[4, 8, 2]` of each resource by inputs below and above `centre`.
+        exponent: `[4, 6, 2]` of each resource by inputs below and above `centre`.
         noise: `[3]` logarithms of relative errors.
         unit: `[A]` mean amounts of the tables that it was first fitted to.
-        centre: `[4, 8]` mean inputs of their devices.
+        centre: `[4, 6]` mean inputs of their devices.
         narrowest: columns of the narrowest table that was measured: fewer are an extrapolation.
     """
 
@@ -174,7 +171,7 @@ class StructuredCostNetwork(CostNetwork):
         return self.exchanges.fitted_ms if self.task_comm_ms is None else self.task_comm_ms
 
     def encode(
-        self, normalised: Float[Tensor, "*B F"], ratios: Float[Tensor, "*B 5"] | None = None
+        self, normalised: Float[Tensor, "*B F"], ratios: Float[Tensor, "*B 4"] | None = None
     ) -> Float[Tensor, "*B L"]:
         """The columns of a load, in the order of `compiled`."""
         amounts, steps, reuses = self._table_inputs(normalised)
@@ -182,10 +179,10 @@ class StructuredCostNetwork(CostNetwork):
         logs = self._physical(normalised)
         wide = (logs[..., :1] > _LOG_WIDE).to(work.dtype)  # [*B, 2]
         distinct = logs[..., LOG_DIM] + logs[..., LOG_UNIQUE]
-        shared = torch.stack([distinct, logs[..., LOG_DIM], logs[..., LOG_POOLING]], -1).exp() / HUNDRED
+        shared = torch.stack([distinct, logs[..., LOG_DIM]], -1).exp() / HUNDRED
         if ratios is not None:
             work = work * ratios[..., _PHASE_OF_WORK]
-            shared = shared * ratios[..., [DISTINCT_ROWS, VECTORS, BATCH]]
+            shared = shared * ratios[..., [DISTINCT_ROWS, VECTORS]]
         return torch.cat([work, _squares(work), wide, shared, torch.ones_like(wide[..., :1])], -1)
 
     def _physical(self, normalised: Float[Tensor, "*B F"]) -> Float[Tensor, "*B 6"]:
@@ -362,7 +359,7 @@ class StructuredCostNetwork(CostNetwork):
         return misfit
 
 
-def device_inputs(loads: Float[Tensor, "N L"]) -> Float[Tensor, "4 N 8"]:
+def device_inputs(loads: Float[Tensor, "N L"]) -> Float[Tensor, "4 N 6"]:
     """Logarithms that `exponent` weighs, by resource, of loads of devices."""
     squares = loads[:, SQUARES:WIDE].repeat_interleave(2, 1)  # [N, 4]
     own = torch.stack([(loads[:, :PLAIN] + LEAST).log(), 0.5 * (squares + LEAST**2).log()], -1)  # [N, 4, 2]
@@ -372,8 +369,8 @@ def device_inputs(loads: Float[Tensor, "N L"]) -> Float[Tensor, "4 N 8"]:
 
 def crowded_work(
     loads: Float[Tensor, "N L"],
-    centre: Float[Tensor, "4 8"],
-    exponent: Float[Tensor, "4 8 2"],
+    centre: Float[Tensor, "4 6"],
+    exponent: Float[Tensor, "4 6 2"],
     power: Float[Tensor, " 2"],
 ) -> Float[Tensor, "2 N"]:
     """What the fused call makes of the work of devices, forward and backward; as `compiled.network_ms`."""

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from dreamshard.cost_model import Normaliser, PaperCostNetwork, StructuredCostNetwork
-from dreamshard.cost_model.cost_network import BACKWARD, BATCH, DISTINCT_ROWS, FORWARD, work_ratios
+from dreamshard.cost_model.cost_network import BACKWARD, DISTINCT_ROWS, FORWARD, VECTORS, work_ratios
 from dreamshard.costs import MeasuredOn
 from dreamshard.tables import Placement, concatenate
 from dreamshard.tasks import PlacementTask, Shards
@@ -41,7 +41,7 @@ def test_precision_optimizer_and_batch_change_work_as_the_kernels_of_a_full_devi
     assert adam[2, BACKWARD] < 1.1
     assert 1 < ratios_of(cold, optimizer="rowwise_adagrad")[0, BACKWARD] < adam[0, BACKWARD]
     smaller = ratios_of(cold, batch_size=500)
-    assert smaller[0, BATCH] == 0.5
+    assert smaller[0, VECTORS] == 0.5
     assert smaller[0, DISTINCT_ROWS] == pytest.approx(0.5)
     assert ratios_of(hot, batch_size=500)[0, DISTINCT_ROWS] == pytest.approx(1.0, abs=0.01)  # all rows are still hit
 

@@ -29,7 +29,7 @@ def network_of(seed: int) -> StructuredCostNetwork:
     for name, weight in network.named_parameters():
         drawn = weight.detach() + 3 * PRIORS[name].scale * torch.randn(weight.shape, generator=generator)
         weight.data = drawn.clamp(min=PRIORS[name].least)
-    network.centre = torch.randn(4, 8, generator=generator)
+    network.centre = torch.randn(4, 6, generator=generator)
     network.exchanges.fitted_ms = torch.rand(2, 6, generator=generator)
     network.exchanges.batch_size = torch.tensor(1024)
     network.exchanges.fitted_to = torch.tensor([2, 2])
