@@ -7,7 +7,7 @@ ever costs more; only very large tasks are not searched without split tables as 
 perfectly even devices, are left out.
 
 A search of `n` changes first does all that a search of `n / 4` does, in rounds; the next round goes on from the best
-results. So four times the changes never give a dearer placement, but for the share by which further sharding types must pay.
+results. So four times the changes never give a dearer placement, except by the share that more sharding types must save.
 
 Annealing lowers the slowest device's cost. Among the cheapest results, the one of the least mean cost over the cost model's
 errors is taken, which is what a plan states.
