@@ -95,7 +95,7 @@ LOOKUPS_OF_BIN = torch.tensor([1.0] + [0.75 * 2**j + 0.5 for j in range(1, NUM_B
 _SOURCES = sorted(Path(__file__).parents[1].glob("*/*.py"))
 _VERSION = digest(str([(path.name, path.stat().st_mtime_ns) for path in _SOURCES]))
 # numba alone notices no change of a compiled function that is called from another file
-numba.config.CACHE_DIR = numba.config.CACHE_DIR or str(Path(__file__).parent / "__pycache__" / _VERSION)
+numba.config.CACHE_DIR = str(Path(numba.config.CACHE_DIR or Path(__file__).parent / "__pycache__") / _VERSION)
 
 Floats = NDArray[np.float64]
 Compiled = TypeVar("Compiled", bound=Callable[..., Any])

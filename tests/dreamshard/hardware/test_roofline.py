@@ -1,4 +1,8 @@
+import os
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -201,3 +205,11 @@ def test_public_kernel_times_are_predicted_within_a_tenth():
         if len(logs) >= 4:
             assert 0.9 <= np.exp(np.median(logs)) <= 1.1, (gpu, kind)
         assert np.exp(logs.std()) <= (1.5 if kind == "small calls" else 1.25), (gpu, kind)
+
+
+def test_a_named_cache_of_machine_code_is_of_one_version(tmp_path):
+    """Numba alone would run machine code that was compiled before an upgrade."""
+    printing = "from dreamshard.hardware import roofline; import numba; print(numba.config.CACHE_DIR)"
+    command, folder = [sys.executable, "-c", printing], {"NUMBA_CACHE_DIR": str(tmp_path)}
+    printed = subprocess.run(command, env=os.environ | folder, capture_output=True, text=True, check=True)
+    assert Path(printed.stdout.strip()).parent == tmp_path
