@@ -197,38 +197,34 @@ def first_ms(law: DeviceLaw, loads: Floats) -> Floats:
 def _factor(network: NetworkLaw, resource: int, x: int, value: float) -> float:
     """Logarithm of the factor by which input `x` changes what a resource takes."""
     away = value - network.centre[resource, x]
-    return network.exponent[resource, x, int(away > 0)] * away
+    return away * (network.exponent[resource, x, 1] if away > 0 else network.exponent[resource, x, 0])
 
 
 @inlined
-def _resource(network: NetworkLaw, load: Floats, resource: int, norm: float) -> float:
-    """Logarithm of what a resource takes for its own work alone."""
+def _resource(
+    network: NetworkLaw, load: Floats, resource: int, inputs: tuple[float, float, float, float, float]
+) -> float:
+    """Logarithm of what a resource takes, by the inputs besides its own work."""
     work = math.log(max(load[resource], 0.0) + LEAST)
-    return network.centre[resource, 0] + _factor(network, resource, 0, work) + _factor(network, resource, 1, norm)
-
-
-@inlined
-def _phase_ms(network: NetworkLaw, load: Floats, phase: int, one: float, other: float) -> float:
-    """A phase, by the logarithms of what its resources take."""
-    most, least, power = max(one, other), min(one, other), network.power[phase]
-    crowded = math.exp(most + math.log1p(math.exp(power * (least - most))) / power)
-    return network.scale_ms[phase] * (network.launch[phase] + max(load[PLAIN + phase], 0.0) + crowded)
+    norm, tables, distinct, wide, wider = inputs
+    crowding = _factor(network, resource, 2, tables) + _factor(network, resource, 3, distinct)
+    width = _factor(network, resource, 4, wide) + _factor(network, resource, 5, wider)
+    own = _factor(network, resource, 0, work) + _factor(network, resource, 1, norm)
+    return network.centre[resource, 0] + own + crowding + width
 
 
 @inlined
 def network_ms(network: NetworkLaw, load: Floats) -> tuple[float, float]:
     """Forward and backward compute of a device with tables: plain work, and products of powers of its sums."""
-    forward_norm = 0.5 * math.log(max(load[SQUARES], 0.0) + LEAST**2)
-    backward_norm = 0.5 * math.log(max(load[SQUARES + 1], 0.0) + LEAST**2)
-    one, other = _resource(network, load, 0, forward_norm), _resource(network, load, 1, forward_norm)
-    third, fourth = _resource(network, load, 2, backward_norm), _resource(network, load, 3, backward_norm)
-    for x in range(2, network.centre.shape[1]):
-        if x < 2 + len(SUMS):
-            value = math.log(max(load[SUMS[x - 2]], 0.0) + LEAST)
-        else:
-            value = min(max(load[WIDE + x - 2 - len(SUMS)], 0.0), 1.0)
-        one += _factor(network, 0, x, value)
-        other += _factor(network, 1, x, value)
-        third += _factor(network, 2, x, value)
-        fourth += _factor(network, 3, x, value)
-    return _phase_ms(network, load, 0, one, other), _phase_ms(network, load, 1, third, fourth)
+    tables, distinct = math.log(max(load[TABLES], 0.0) + LEAST), math.log(max(load[DISTINCT], 0.0) + LEAST)
+    wide, wider = min(max(load[WIDE], 0.0), 1.0), min(max(load[WIDE + 1], 0.0), 1.0)
+    forward = backward = 0.0
+    for phase in range(2):
+        norm = 0.5 * math.log(max(load[SQUARES + phase], 0.0) + LEAST**2)
+        inputs = norm, tables, distinct, wide, wider
+        one, other = _resource(network, load, 2 * phase, inputs), _resource(network, load, 2 * phase + 1, inputs)
+        most, least, power = max(one, other), min(one, other), network.power[phase]
+        crowded = math.exp(most + math.log(1 + math.exp(power * (least - most))) / power)
+        work = network.launch[phase] + max(load[PLAIN + phase], 0.0) + crowded
+        forward, backward = backward, network.scale_ms[phase] * work
+    return forward, backward
