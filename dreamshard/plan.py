@@ -14,8 +14,8 @@ from pydantic import BaseModel, ConfigDict, Field, computed_field
 from upath import UPath
 
 from dreamshard.costs import Difference, MeasuredOn
-from dreamshard.files import MOST_COLUMNS, MOST_DEVICES, MOST_ROWS, reading
-from dreamshard.tables import Placement, Tables, TableSharding
+from dreamshard.files import MOST_DEVICES, reading
+from dreamshard.tables import Dim, Placement, Rows, Tables, TableSharding
 from dreamshard.tasks import PlacementTask
 
 Name = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]*$")]
@@ -27,8 +27,8 @@ Count = Annotated[int, Field(ge=1, le=MOST_DEVICES)]
 class PlannedTable(TableSharding):
     """How a table of so many rows and columns is sharded."""
 
-    rows: Annotated[int, Field(ge=1, le=MOST_ROWS)]
-    dim: Annotated[int, Field(ge=1, le=MOST_COLUMNS)]
+    rows: Rows
+    dim: Dim
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -131,8 +131,7 @@ def rollout(
     actions, loads, used_bytes, costs, legal = _place(
         episode.law, scorer, latents, capacity, *tables, noise.double().numpy()
     )
-    device, feasible = np.empty_like(actions), (used_bytes <= capacity).all(axis=1)
-    device[:, episode.order.numpy()] = actions
+    device, feasible = actions[:, episode.order.argsort().numpy()], (used_bytes <= capacity).all(axis=1)
     return Rollout(*map(torch.from_numpy, (device, loads.astype(np.float32), feasible, actions, costs, legal)))
 
 

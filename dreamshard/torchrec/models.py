@@ -242,12 +242,11 @@ def record(model: object, batches: Iterable[Any], *, num_samples: int | None = N
         indices, lengths = (torch.cat(parts) for parts in zip(*collected, strict=True))
         lookups[name] = Lookups(indices, nn.functional.pad(lengths.cumsum(0), (1, 0))).first(kept)
     counted = [
-        statistics(WorkloadTable(name, table.rows, padded_dim(table.dim), lookups[name]))
+        statistics(WorkloadTable(name, table.rows, padded_dim(table.dim), lookups[name], table.poolings))
         for name, table in model.by_name.items()
     ]
-    tables = replace(concatenate(counted), poolings=model.tables.poolings)
     note = f"lookups were counted in {kept} samples of {count} batches, as one batch"
-    return replace(model, tables=tables, lookup_notes=(note,), lookups=lookups)
+    return replace(model, tables=concatenate(counted), lookup_notes=(note,), lookups=lookups)
 
 
 def open_model(config: WorkloadConfig) -> Workload:

@@ -20,7 +20,7 @@ from dreamshard.workloads.lookups import (
     write_lookups,
 )
 from dreamshard.workloads.sources import call, change_token, is_function, known_as, open_workload
-from dreamshard.workloads.table_list import ModelTables, check_records, fill_missing_columns, list_tables, model_tables
+from dreamshard.workloads.table_list import ModelTables, check_records, list_tables, model_tables
 from dreamshard.workloads.workload import (
     META_WORKLOADS,
     Workload,
@@ -45,7 +45,6 @@ __all__ = [
     "check_indices",
     "check_records",
     "dataset_version",
-    "fill_missing_columns",
     "index_dtype",
     "is_function",
     "known_as",

@@ -103,18 +103,14 @@ def check_records(records: Mapping[str, Mapping[str, Any]]) -> list[ModelTable]:
     return list(tables.values())
 
 
-def fill_missing_columns(listed: Sequence[ModelTable], defaults: Tables | None = None) -> Tables:
-    """Complete `Tables` from a list.
+def _completed(listed: Sequence[ModelTable], defaults: Tables | None) -> Tables:
+    """`Tables` of a list; a missing pooling factor is one lookup per feature, or the counted lookups per sample.
 
-    Args:
-        listed: tables; a missing pooling factor is one lookup per feature, or the counted lookups per sample.
-        defaults: dataset whose lookups fill in bins, lookups and distinct rows: those of the same table
-            (`with_ingested`), or its mean reuse; None for a Zipf law's expectation.
+    Other statistics are filled in by the mean reuse of `defaults`, or a Zipf law's expectation.
     """
     batch = DEFAULT_BATCH
     if defaults is not None and float(defaults.pooling_factor.sum()):
         batch = max(1, round(float(defaults.lookups.sum() / defaults.pooling_factor.sum())))
-    listed = with_ingested(listed, defaults)
     complete = [_filled(table, batch, defaults) for table in listed]
     types = dict.fromkeys(("pooling_factor", "bins", "poolings"), torch.float64)
     tensors = {
@@ -125,7 +121,7 @@ def fill_missing_columns(listed: Sequence[ModelTable], defaults: Tables | None =
     return Tables(tuple(table.name for table in listed), **tensors, block_share=shares)
 
 
-def with_ingested(listed: Sequence[ModelTable], ingested: Tables | None) -> list[ModelTable]:
+def _with_ingested(listed: Sequence[ModelTable], ingested: Tables | None) -> list[ModelTable]:
     """The tables, with missing statistics from the ingested table of equal name, size and pooling factor."""
     if ingested is None:
         return list(listed)
@@ -258,7 +254,8 @@ def model_tables(
 
     Args:
         pooling_factors: mean lookups per sample by name of a table or feature, instead of the tables' own.
-        defaults: dataset whose lookups fill in the others, as for `fill_missing_columns`.
+        defaults: dataset whose lookups fill in missing statistics: those of the same table, or its mean reuse; None for a
+            Zipf law's expectation.
         notes: parts not used so far.
 
     Raises:
@@ -276,11 +273,11 @@ def model_tables(
         replace(detail, name=name, pooling_factor=_pooling_factor(detail, given))
         for name, detail in zip(_unique_names(details), details, strict=True)
     ]
-    complete = with_ingested(listed, defaults)
+    complete = _with_ingested(listed, defaults)
     assumed = [table.name for table in complete if table.pooling_factor is None and table.lookups is None]
     guess = f"how often {shown(assumed)} are looked up is not known: one lookup per feature and sample is assumed"
     tables = ModelTables(
-        fill_missing_columns(complete, defaults),
+        _completed(complete, defaults),
         tuple(details),
         lookup_notes=(guess,) if assumed else (),
         filled_in=lacking(listed),

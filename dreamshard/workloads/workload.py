@@ -151,11 +151,13 @@ def listed_workload(
     arguments are as the fields of `Workload`. A ValueError says that the list has too few tables.
     """
 
-    def draw(purpose: int, table: ModelTable) -> float:
-        return generator_of(table.name, purpose, config.seed).random()
+    def draws(purpose: int, table: ModelTable) -> np.random.Generator:
+        return generator_of(table.name, purpose, config.seed)
 
     def dim(table: ModelTable) -> int:
-        return int(mixed_dims(draw(1, table))) if config.dim == "mixed" else config.dim or padded_dim(table.dim)
+        if config.dim == "mixed":
+            return int(draws(1, table).choice(MIXED_DIMS, p=MIXED_WEIGHTS))
+        return config.dim or padded_dim(table.dim)
 
     limit = config.max_table_bytes or math.inf
     tables = [replace(table, dim=dim(table)) for table in listed]
@@ -167,7 +169,7 @@ def listed_workload(
             f"{config.source} has {len(eligible)} tables{size}, fewer than the {wanted} asked for; ask for fewer, or allow "
             "larger ones"
         )
-    drawn = set(sorted(eligible, key=lambda table: draw(2, table))[:wanted])
+    drawn = set(sorted(eligible, key=lambda table: draws(2, table).random())[:wanted])
     chosen = tuple(table for table in eligible if table in drawn)
     is_recorded = any(table.name in tokens for table in chosen)
     batch_size = min(config.batch_size, num_samples) if is_recorded else config.batch_size
@@ -191,11 +193,6 @@ def zipf_lookups(table: ModelTable, batch_size: int, seed: int) -> Lookups:
 def generator_of(name: str, purpose: int, seed: int) -> np.random.Generator:
     """Draws for a table that are the same in every list."""
     return np.random.default_rng([seed, purpose, int(digest(name), 16)])
-
-
-def mixed_dims(draws: Any) -> Any:
-    """Dims by uniform draws, one or an array."""
-    return np.array(MIXED_DIMS)[np.searchsorted(np.cumsum(MIXED_WEIGHTS)[:-1], draws, side="right")]
 
 
 ALPHA = 1.05  # not 1

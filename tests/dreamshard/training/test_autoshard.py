@@ -66,13 +66,13 @@ def test_the_loss_finds_the_probabilities_of_the_actions():
 
 def test_targets_are_those_of_the_definition():
     behaviour, learner, rewards, values = torch.randn(4, 4, 6, generator=seeded())
-    target = vtrace(behaviour, learner, rewards, values)
+    targets = values + vtrace(behaviour, learner, rewards, values)
     weight = (learner - behaviour).exp().clamp(max=1)
     after = torch.cat([values[:, 1:], torch.zeros(4, 1)], dim=1)
     delta = weight * (rewards + after - values)
     for s in range(6):  # equation 1 of Espeholt et al. 2018
         expected = values[:, s] + sum(weight[:, s:t].prod(dim=1) * delta[:, t] for t in range(s, 6))
-        assert torch.allclose(target.values[:, s], expected, atol=1e-5)
+        assert torch.allclose(targets[:, s], expected, atol=1e-5)
 
 
 def test_each_device_with_tables_gives_forward_and_backward():
