@@ -56,9 +56,9 @@ class Current:
     @classmethod
     def of(cls, plan: Plan, task: PlacementTask) -> "Current":
         """The tables of a task as `plan` holds them; a ValueError says that it has none of them in their sizes."""
-        names, rows, dims = task.tables.names, task.tables.rows.tolist(), task.tables.dim.tolist()
+        names, sizes = task.tables.names, task.tables.sizes
         planned = {t: plan.tables[name] for t, name in enumerate(names) if name in plan.tables}
-        same = {t: table.sharding for t, table in planned.items() if (table.rows, table.dim) == (rows[t], dims[t])}
+        same = {t: table.sharding for t, table in planned.items() if (table.rows, table.dim) == sizes[t][1:]}
         if not same:
             raise ValueError("the current plan places none of these tables in their sizes; give the plan of this model")
         today = replace(
@@ -249,8 +249,13 @@ def weigh(
         return price.total_ms(point.overall_ms, point.moved_bytes)
 
     moved_all = min(map(point, (rename_devices(task, target, before), target)), key=total)
-    target, points, why_not, kept = moved_all.placement, [moved_all], _for_others(current, target), None
-    if not why_not:
+    target, points, why_not, kept = moved_all.placement, [moved_all], "", None
+    held = current.placement.on_hosts_of(target.devices_per_host)
+    if held.num_devices != target.num_devices:
+        why_not = f"it is for {held.num_devices} devices"
+    elif held.devices_per_host != target.devices_per_host:
+        why_not = f"it spreads rows over hosts of {held.devices_per_host} devices"
+    else:
         start = replace(target, tables=tuple(current.sharding_of.get(t, new) for t, new in enumerate(target.tables)))
         try:
             kept = point(start)
@@ -267,16 +272,6 @@ def weigh(
             curve.append(candidate)
     kept, chosen = None if why_not else kept, min(points, key=total)
     return Weighed(chosen=chosen, kept=kept, why_not_kept=why_not, moved_all=moved_all, curve=tuple(curve))
-
-
-def _for_others(current: Current, target: Placement) -> str:
-    """How the devices of the current plan differ from the new placement's; empty if they do not."""
-    held = current.placement
-    if held.num_devices != target.num_devices:
-        return f"it is for {held.num_devices} devices"
-    if held.on_hosts_of(target.devices_per_host).devices_per_host != target.devices_per_host:
-        return f"it spreads rows over hosts of {held.devices_per_host} devices"
-    return ""
 
 
 def _between(

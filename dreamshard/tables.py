@@ -136,6 +136,12 @@ class Tables:
         return torch.stack([first, first + self.dim], dim=1)
 
     @property
+    def batch_size(self) -> int:
+        """Samples of the batch in which lookups were counted, by the table that is looked up most."""
+        busiest = int(self.pooling_factor.argmax())
+        return max(1, round(int(self.lookups[busiest]) / max(float(self.pooling_factor[busiest]), 1e-9)))
+
+    @property
     def sizes(self) -> list[tuple[str, int, int]]:
         """`T` names with rows and columns."""
         return list(zip(self.names, self.rows.tolist(), self.dim.tolist(), strict=True))

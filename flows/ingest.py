@@ -120,10 +120,10 @@ def ingest_tables(
     """
     source, described = opened_source(workload, token), list[Tables]()
     for position in fingerprints:
-        table = source.table(position)
-        described.append(statistics(table))
+        looked_up = source.lookups(position)
+        described.append(statistics(source.listed[position], looked_up))
         if lookups:
-            store.lake.write_table_lookups(table, described[-1])
+            store.lake.write_table_lookups(looked_up, described[-1])
     keep_part(store.lake, key, list(fingerprints.values()), concatenate(described))
     return len(described)
 

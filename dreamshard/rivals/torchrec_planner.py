@@ -175,8 +175,7 @@ def module_of(task: PlacementTask) -> EmbeddingBagCollection:
 
 def local_batch_size(task: PlacementTask) -> int:
     """Samples of each device: of the task's batch, or of the batch in which the tables' lookups were counted."""
-    counted = float(task.tables.lookups.sum() / task.tables.pooling_factor.sum().clamp(min=1e-9))
-    return max(1, round((task.batch_size or counted) / task.num_devices))
+    return max(1, round((task.batch_size or task.tables.batch_size) / task.num_devices))
 
 
 class _Rating(NoopPerfModel):  # type: ignore[misc]  # torchrec is untyped here

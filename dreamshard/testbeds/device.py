@@ -234,12 +234,10 @@ def last_level_cache_bytes(num_ranks: int, cpus: Path = Path("/sys/devices/syste
 
     All ranks empty it at the same time, so each needs to write its part only.
     """
-    cores = sorted(os.sched_getaffinity(0))
+    caches = (cpus / f"cpu{min(os.sched_getaffinity(0))}" / "cache").glob("index*")
     with suppress(OSError, ValueError):
-        last = max(
-            (cpus / f"cpu{cores[0]}" / "cache").glob("index*"), key=lambda index: int((index / "level").read_text())
-        )
-        shared_by = int((last / "shared_cpu_map").read_text().strip().replace(",", ""), 16).bit_count()
+        last = max(caches, key=lambda index: int((index / "level").read_text()))
+        shared_by = int((last / "shared_cpu_map").read_text().replace(",", ""), 16).bit_count()
         ranks_there = max(1, min(num_ranks, shared_by, -(-num_ranks * shared_by // (os.cpu_count() or 1))))
         return int((last / "size").read_text().strip().removesuffix("K")) * 1024 // ranks_there
     return 0

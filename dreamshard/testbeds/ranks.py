@@ -98,11 +98,6 @@ class Layout:
         """Of the first host."""
         return self.pattern[0]
 
-    @property
-    def numbers(self) -> tuple[int, ...]:
-        """Number of the rank of each device."""
-        return tuple(rank.number for rank in self.ranks)
-
     def part(self, num_devices: int, devices_per_host: int | None = None) -> "Layout":
         """The ranks that measure a task of so many devices, of any number per host without `devices_per_host`.
 

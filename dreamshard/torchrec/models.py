@@ -19,13 +19,12 @@ from torchrec.modules.mc_embedding_modules import BaseManagedCollisionEmbeddingC
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from dreamshard.files import digest, reading, shown
-from dreamshard.tables import ModelTable, Precision, Tables, concatenate, padded_dim
+from dreamshard.tables import ModelTable, Precision, Tables, concatenate
 from dreamshard.workloads import (
     Lookups,
     ModelTables,
     Workload,
     WorkloadConfig,
-    WorkloadTable,
     call,
     check_indices,
     index_dtype,
@@ -241,10 +240,7 @@ def record(model: object, batches: Iterable[Any], *, num_samples: int | None = N
     for name, collected in parts.items():
         indices, lengths = (torch.cat(parts) for parts in zip(*collected, strict=True))
         lookups[name] = Lookups(indices, nn.functional.pad(lengths.cumsum(0), (1, 0))).first(kept)
-    counted = [
-        statistics(WorkloadTable(name, table.rows, padded_dim(table.dim), lookups[name], table.poolings))
-        for name, table in model.by_name.items()
-    ]
+    counted = [statistics(replace(table, name=name), lookups[name]) for name, table in model.by_name.items()]
     note = f"lookups were counted in {kept} samples of {count} batches, as one batch"
     return replace(model, tables=concatenate(counted), lookup_notes=(note,), lookups=lookups)
 

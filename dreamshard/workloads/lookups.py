@@ -34,7 +34,7 @@ from jaxtyping import Int
 from torch import Tensor, nn
 
 from dreamshard.files import InputError, json_digest, reading, replacing
-from dreamshard.tables import NUM_BINS, ROW_BLOCKS, Tables, block_shares
+from dreamshard.tables import NUM_BINS, ROW_BLOCKS, ModelTable, Tables, block_shares, padded_dim
 
 UNUSED_S = 30 * 86_400.0
 """Time after which a local copy of remote lookups is removed; it is fetched again if it is read."""
@@ -74,17 +74,6 @@ class Lookups:
         lengths = ((self.offsets + turns[:, None]) // count).diff()  # [count, B]
         offsets: Int[Tensor, " P"] = nn.functional.pad(lengths.flatten().cumsum(0), (1, 0))
         return Lookups(torch.cat([self.indices[bag::count] for bag in range(count)]), offsets)
-
-
-@dataclass(frozen=True)
-class WorkloadTable:
-    """One table as a source yields it, without statistics; `poolings` as in `Tables`."""
-
-    name: str
-    rows: int
-    dim: int
-    lookups: Lookups
-    poolings: float = 1.0
 
 
 LookupSource = Callable[[str], Lookups]
@@ -158,7 +147,7 @@ def read_lookups(path: str | Path) -> Lookups:
 
 def check_indices(indices: Int[Tensor, " N"], rows: int | None, name: str) -> None:
     """Raise a ValueError if an index names no row of the table."""
-    low, high = (int(bound) for bound in indices.aminmax()) if len(indices) else (0, 0)
+    low, high = map(int, indices.aminmax()) if len(indices) else (0, 0)
     if low < 0:
         raise ValueError(f"{name} has a negative index ({low}); give 0 or more")
     if rows is not None and high >= rows:
@@ -170,9 +159,9 @@ def index_dtype(rows: int) -> torch.dtype:
     return torch.int32 if rows <= 2**31 else torch.int64
 
 
-def statistics(table: WorkloadTable) -> Tables:
-    """`Tables` of one table, from one batch of lookups; a ValueError says that the batch has no samples."""
-    lookups, num_lookups = table.lookups, len(table.lookups.indices)
+def statistics(table: ModelTable, lookups: Lookups) -> Tables:
+    """`Tables` of one table, from one batch of its lookups; a ValueError says that the batch has no samples."""
+    num_lookups = len(lookups.indices)
     if lookups.batch_size < 1:
         raise ValueError(f"table {table.name!r} has a batch without samples, so it has no pooling factor; ingest more")
     ids, counts = np.unique(lookups.indices.numpy(), return_counts=True)  # [U]
@@ -181,7 +170,7 @@ def statistics(table: WorkloadTable) -> Tables:
     return Tables(
         (table.name,),
         rows=torch.tensor([table.rows]),
-        dim=torch.tensor([table.dim]),
+        dim=torch.tensor([padded_dim(table.dim)]),
         pooling_factor=torch.tensor([num_lookups / lookups.batch_size], dtype=torch.float64),
         bins=torch.from_numpy(bin_counts(counts) / max(1, len(counts)))[None],
         lookups=torch.tensor([num_lookups]),

@@ -108,9 +108,7 @@ def _completed(listed: Sequence[ModelTable], defaults: Tables | None) -> Tables:
 
     Other statistics are filled in by the mean reuse of `defaults`, or a Zipf law's expectation.
     """
-    batch = DEFAULT_BATCH
-    if defaults is not None and float(defaults.pooling_factor.sum()):
-        batch = max(1, round(float(defaults.lookups.sum() / defaults.pooling_factor.sum())))
+    batch = DEFAULT_BATCH if defaults is None else defaults.batch_size
     complete = [_filled(table, batch, defaults) for table in listed]
     types = dict.fromkeys(("pooling_factor", "bins", "poolings"), torch.float64)
     tensors = {

@@ -10,7 +10,7 @@ and so on, as fitted once (`data/SOURCES.md`).
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -26,7 +26,7 @@ from pydantic import Field
 
 from dreamshard.files import MOST_ROWS, digest, json_digest
 from dreamshard.tables import DIM_MULTIPLE, NUM_BINS, ModelTable, padded_dim
-from dreamshard.workloads.lookups import Lookups, WorkloadTable, check_indices, index_dtype
+from dreamshard.workloads.lookups import Lookups, check_indices, index_dtype
 
 DATA = Path(__file__).parent / "data"
 META_WORKLOADS = ("meta-dlrm-2021", "meta-dlrm-2022")
@@ -121,20 +121,15 @@ class Workload:
         several = [] if table.poolings == 1 else [table.poolings]
         return json_digest([table.name, table.rows, table.dim, self.batch_size, origin, *several])
 
-    def table(self, position: int) -> WorkloadTable:
-        """A table with its lookups; a ValueError says that the lookups cannot be read, or one is outside the table."""
+    def lookups(self, position: int) -> Lookups:
+        """The lookups of a table; a ValueError says that they cannot be read, or one is outside the table."""
         table = self.listed[position]
         if table.name in self.tokens:
             lookups = self.recorded(table, self.batch_size)
             check_indices(lookups.indices, table.rows, f"table {table.name!r} of {Path(self.config.source).name}")
         else:
             lookups = zipf_lookups(table, self.batch_size, self.config.seed)
-        indices = lookups.indices.to(index_dtype(table.rows))
-        return WorkloadTable(table.name, table.rows, table.dim, Lookups(indices, lookups.offsets), table.poolings)
-
-    def tables(self) -> Iterator[WorkloadTable]:
-        """The tables in order, one in memory at a time."""
-        return map(self.table, range(len(self.listed)))
+        return Lookups(lookups.indices.to(index_dtype(table.rows)), lookups.offsets)
 
 
 def listed_workload(

@@ -8,9 +8,9 @@ from dreamshard.constraints import ANY_SHARDING, Constraints
 from dreamshard.explanation import HOT_SHARE, explain, table_shares, uneven_ms
 from dreamshard.hardware.accelerator import PRESETS
 from dreamshard.search import RooflinePlacer
-from dreamshard.tables import Placement, TableSharding, block_shares, concatenate
+from dreamshard.tables import ModelTable, Placement, TableSharding, block_shares, concatenate
 from dreamshard.tasks import PlacementTask, Shards
-from dreamshard.workloads import Lookups, WorkloadTable, list_tables, model_tables, statistics
+from dreamshard.workloads import Lookups, list_tables, model_tables, statistics
 from dreamshard.workloads.table_list import check_records
 from tests.helpers.tables import FOUR_DEVICES_ON_TWO_HOSTS, sharded_task, tables_of, with_table
 from tests.helpers.trained import learnt_placer
@@ -125,7 +125,7 @@ def row_wise(tables, num_devices=8, hot=None, **options) -> tuple[PlacementTask,
 def test_a_block_of_rows_gets_the_lookups_counted_in_it(rows, num_devices, within):
     ids = (rows * torch.rand(4000, generator=torch.Generator().manual_seed(0)) ** 6).long()
     lookups = Lookups(ids, torch.arange(1001) * 4)
-    shards = Shards.of(*row_wise(statistics(WorkloadTable("t", rows, 8, lookups)), num_devices))
+    shards = Shards.of(*row_wise(statistics(ModelTable("t", rows, 8), lookups), num_devices))
     counted = [len(lookups.of_rows(first, end).indices) for first, end in shards.rows.tolist()]
     assert counted[0] > 2 * 4000 / num_devices, "the first rows are hot"
     assert (shards.tables.lookups - torch.tensor(counted)).abs().max() <= within
