@@ -163,10 +163,7 @@ def legal_devices(used: Ints, size: int, capacity: Ints, allowed: Mask) -> Mask:
 
     If none has, those with the most free memory are legal, so that a softmax stays defined; the episode ends over capacity.
     """
-    free = capacity - used
-    for d in range(len(free)):
-        if not allowed[d]:
-            free[d] = _FORBIDDEN
+    free = np.where(allowed, capacity - used, _FORBIDDEN)
     return free >= min(size, free.max())
 
 

@@ -7,16 +7,14 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from dreamshard.tables import ModelTable
-from dreamshard.workloads import Lookups, Workload
+from dreamshard.workloads import Lookups
 from tests.helpers.tables import tables_of_dims
 
 BATCH, TABLES = 64, tables_of_dims([4, 8, 128], rows=500)
 """A batch and tables that ranks on the CPU measure in a moment."""
 
 
-def drawn(workload: Workload) -> list[tuple[ModelTable, Lookups]]:
-    """All tables of a workload with their lookups."""
+def drawn(workload):
     return [(table, workload.lookups(t)) for t, table in enumerate(workload.listed)]
 
 

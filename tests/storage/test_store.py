@@ -73,8 +73,7 @@ def settings(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest
 def test_what_a_lake_is_given_comes_back(settings, tables, task, sample):
     lake, version = settings.lake, settings.lake.write_dataset(tables, "by hand")
     assert (lake.newest_dataset(), lake.read_dataset(version).names) == (version, tables.names)
-    lookups = Lookups(torch.tensor([1, 1, 3]), torch.tensor([0, 1, 3]))
-    described = statistics(ModelTable("e", 10, 4), lookups)
+    described = statistics(ModelTable("e", 10, 4), lookups := Lookups(torch.tensor([1, 1, 3]), torch.tensor([0, 1, 3])))
     lake.write_table_lookups(lookups, described)
     assert lake.lookup_source(lake.write_dataset(described, "one"))("e").indices.tolist() == [1, 1, 3]
     key = lake.write_tasks([task], version, "train")

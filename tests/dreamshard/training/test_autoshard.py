@@ -27,11 +27,6 @@ def seeded(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
-def new_policy(task):
-    torch.manual_seed(0)
-    return AutoShardPolicy(), Episode.of(task, ByCount(), Normaliser.fit(pool_of(24)))
-
-
 def rolled(task, network=None, count=1, generator=None):
     state = learnt("autoshard")
     return rollout(state.policy, Episode.of(task, network or state.cost_network, state.normaliser), count, generator)
@@ -56,7 +51,8 @@ def test_an_episode_without_room_is_punished_by_its_excess():
 
 def test_the_loss_finds_the_probabilities_of_the_actions():
     """Without a change of the policy every weight is 1, so value targets are the rewards and nothing else."""
-    policy, episode = new_policy(roomy_task(pool_of(7), 3))
+    torch.manual_seed(0)
+    policy, episode = AutoShardPolicy(), Episode.of(roomy_task(pool_of(7), 3), ByCount(), Normaliser.fit(pool_of(24)))
     taken = rollout(policy, episode, 8, seeded())
     loss, _ = actor_critic_loss(policy, episode, taken, entropy_weight=0.0)
     advantages = taken.reward[:, None] - policy.value(policy.states(policy.encode(episode.features)))[:, 0]

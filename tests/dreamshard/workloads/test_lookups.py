@@ -81,9 +81,8 @@ def test_a_dataset_version_is_of_every_column_but_not_of_order():
 
 
 def test_a_table_without_lookups_is_the_same_among_others():
-    offsets = torch.zeros(5, dtype=torch.int64)
-    unused = statistics(ModelTable("unused", 10, 4), Lookups(torch.empty(0, dtype=torch.int32), offsets))
-    used = statistics(ModelTable("used", 10, 4), Lookups(torch.zeros(4, dtype=torch.int32), torch.arange(5)))
+    unused = statistics(*table([], [0, 0, 0, 0, 0], 10, "unused"))
+    used = statistics(*table([0, 0, 0, 0], [0, 1, 2, 3, 4], 10, "used"))
     both = concatenate([unused, used])
     assert dataset_version(both.select([0])) == dataset_version(unused), "or its lookups file has another name"
 

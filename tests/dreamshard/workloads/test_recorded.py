@@ -112,7 +112,7 @@ def test_a_criteo_log_has_a_table_per_column(tmp_path):
 def test_logs_are_read_under_the_names_they_are_published_by(tmp_path, name):
     content = line().encode()
     (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
-    first = read(tmp_path / name)[0]
+    first, _ = read(tmp_path / name)[0]
     assert (first.rows, first.dim) == ((1460, 16) if name == "train.txt" else (40_000_000, 128))
 
 

@@ -60,7 +60,7 @@ def test_datasets_that_share_a_table_share_its_lookups(lake):
         version = lake.write_dataset(concatenate(described), "by hand")
         source = pickle.loads(pickle.dumps(lake.lookup_source(version)))
         assert source("a").indices.tolist() == [1, 1, 3]
-        assert source(dataset[1].name).indices.tolist() == dataset[1].lookups.indices.tolist()
+        assert source(its.names[0]).indices.tolist() == lookups.indices.tolist()
         assert (source("a").offsets.tolist(), lake.read_dataset(version).poolings.tolist()) == ([0, 1, 3], [2, 2])
     assert len(list_file_infos(lake.root / "lookups")) == 3
 
