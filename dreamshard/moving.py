@@ -12,7 +12,6 @@ import numpy as np
 import scipy
 import torch
 from jaxtyping import Float, Int
-from numpy.typing import NDArray
 from torch import Tensor
 
 from dreamshard.constraints import UNCONSTRAINED
@@ -154,8 +153,8 @@ def rename_devices(task: PlacementTask, placement: Placement, before: Shards) ->
     overlaps, hosts = _overlaps(after, before), num_devices // per_host
     by_host_and_device = hosts, per_host, hosts, per_host
 
-    def kept_bytes(kinds: Sequence[ShardingType]) -> NDArray[np.float64]:
-        """`[H, N, H, N]` bytes of these shards that stay if a device is called another."""
+    def kept_bytes(kinds: Sequence[ShardingType]) -> Float[np.ndarray, "H N H N"]:
+        """Bytes of these shards that stay if a device is called another."""
         held = after.is_any(*kinds)[overlaps.new] & (before.device[overlaps.old] < num_devices)
         pairs = after.device[overlaps.new][held], before.device[overlaps.old][held]
         kept = torch.zeros(num_devices, num_devices, dtype=torch.float64)
@@ -309,7 +308,7 @@ def _between(
     return list(dict.fromkeys(replace(placement, devices_per_host=target.devices_per_host) for placement in placements))
 
 
-def _bytes_of_places(options: ShardingOptions, before: Shards) -> Float[NDArray[np.float64], "R D"]:
+def _bytes_of_places(options: ShardingOptions, before: Shards) -> Float[np.ndarray, "R D"]:
     """Bytes that move if a range of columns is on each device, or host, or on all devices (column 0)."""
     menu, (shards, of_range) = options.menu, options.shards()
     overlaps = _overlaps(shards, before)

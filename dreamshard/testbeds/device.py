@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import psutil
 import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from dreamshard.costs import PHASES, CostSample, DeviceCosts, Infeasible, library_versions
+from dreamshard.hardware.roofline import Floats
 from dreamshard.tables import Placement
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.base import DeviceType, Testbed, TestbedSetup
@@ -42,7 +42,6 @@ INT32_LIMIT = 2**31 - 1
 _ALIGNMENT = 64  # bytes, a cache line
 _FILL = 0x3C  # byte of weights: 0.01 in fp32, 1.06 in fp16
 
-Floats = npt.NDArray[np.float64]
 Result = TypeVar("Result")
 Timed = Callable[[Callable[[], Any]], tuple[Any, float]]
 """Runs work; returns its result and milliseconds."""

@@ -12,11 +12,11 @@ from dreamshard.costs import SIMULATED, CostSample, DeviceCosts, Exchange, Excha
 from dreamshard.files import digest
 from dreamshard.hardware.accelerator import AcceleratorSpec, preset_of
 from dreamshard.hardware.links import collective_s
-from dreamshard.hardware.roofline import exchanges_s, sharding_costs
+from dreamshard.hardware.roofline import Floats, exchanges_s, sharding_costs
 from dreamshard.tables import Placement
 from dreamshard.tasks import PlacementTask, Shards
 from dreamshard.testbeds.base import Capacity, DeviceType, MeasurementError, Testbed, TestbedSetup, check_placement
-from dreamshard.testbeds.device import Device, DeviceTestbed, Floats, device_model, machine_memory_bytes
+from dreamshard.testbeds.device import Device, DeviceTestbed, device_model, machine_memory_bytes
 from dreamshard.testbeds.ranks import Job, Launcher, Layout, RankFailure, Ranks, describe_rank
 from dreamshard.testbeds.step import measure_step, require_fbgemm, require_operators
 

@@ -23,9 +23,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dreamshard.costs import Exchange, Infeasible
+from dreamshard.hardware.roofline import Floats
 from dreamshard.tables import ON_ONE_DEVICE, ON_ONE_HOST, SHARDING_TYPES, Optimizer, Precision, ShardingType
 from dreamshard.tasks import Activations, Shards
-from dreamshard.testbeds.device import INT32_LIMIT, Device, Floats
+from dreamshard.testbeds.device import INT32_LIMIT, Device
 from dreamshard.workloads import Lookups
 
 ELEMENT_BYTES = 4  # fp32

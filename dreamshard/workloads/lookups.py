@@ -25,12 +25,11 @@ from tempfile import NamedTemporaryFile
 
 import fsspec
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from dreamshard.files import InputError, json_digest, reading, replacing
@@ -180,8 +179,8 @@ def statistics(table: ModelTable, lookups: Lookups) -> Tables:
     )
 
 
-def bin_counts(counts: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-    """`[17]` number of rows whose count lies in (0,1], (1,2], (2,4] ... (32768, inf)."""
+def bin_counts(counts: Int[np.ndarray, " U"]) -> Float[np.ndarray, " 17"]:
+    """Number of rows whose count lies in (0,1], (1,2], (2,4] ... (32768, inf)."""
     bins = np.minimum(np.frexp((counts - 1).astype(np.float64))[1], NUM_BINS - 1)  # bit length of count - 1
     return np.bincount(bins, minlength=NUM_BINS).astype(np.float64)
 
@@ -301,7 +300,7 @@ def open_criteo(path: Path, batch_size: int) -> RecordedFile:
     return RecordedFile(len(_CATEGORICAL), values.shape[1], lookups)
 
 
-def _values(column: pa.StringArray) -> npt.NDArray[np.int64]:
+def _values(column: pa.StringArray) -> Int[np.ndarray, " B"]:
     """Hexadecimal numbers; -1 if missing."""
     encoded = column.dictionary_encode()
     texts = encoded.dictionary.to_pylist()

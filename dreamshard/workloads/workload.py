@@ -58,6 +58,8 @@ def list_file(source: str) -> Path | None:
     return path if path.suffix in (".csv", ".parquet", ".json") and path.is_file() else None
 
 
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
 Positive = Annotated[int, Field(ge=1)]
 
 
@@ -197,14 +199,14 @@ _FIRST = np.union1d(np.arange(1, 129), _WIDE).astype(np.float64)
 _GRID = 2**14
 
 
-def draw_ranks(rows: int, num_lookups: int, generator: np.random.Generator) -> npt.NDArray[np.int64]:
+def draw_ranks(rows: int, num_lookups: int, generator: np.random.Generator) -> Ints:
     """Draw `num_lookups` ranks in 0..rows-1; rank 0 is the hottest."""
     draws = generator.random(num_lookups)
     ranks = (1 + draws * ((rows + 1.0) ** (1 - ALPHA) - 1)) ** (1 / (1 - ALPHA))
     return np.asarray(np.minimum(ranks.astype(np.int64) - 1, rows - 1))
 
 
-def scatter(ranks: npt.NDArray[np.int64], rows: int, generator: np.random.Generator) -> npt.NDArray[np.int64]:
+def scatter(ranks: Ints, rows: int, generator: np.random.Generator) -> Ints:
     """Map ranks one to one to rows all over the table, as hashing does, by an affine permutation of 0..rows-1."""
     step = max(1, min(int(rows * (0.55 + 0.2 * generator.random())), 2**62 // rows))  # products fit 64 bits
     while math.gcd(step, rows) != 1:
@@ -235,8 +237,6 @@ def _shares_by_mean() -> tuple[Float[np.ndarray, " K"], Float[np.ndarray, "K 17"
     return logs, shares.T.contiguous().numpy()
 
 
-Vector = npt.NDArray[np.float64]
-Counts = npt.NDArray[np.int64]
 _BINS = tuple(f"rows_in_bin_{j}" for j in range(NUM_BINS))
 
 
@@ -252,15 +252,15 @@ class Population:
     """
 
     batch_size: int
-    rows: Counts
-    rows_by_bin: Counts
-    laws: tuple[Vector, ...]
+    rows: Ints
+    rows_by_bin: Ints
+    laws: tuple[Floats, ...]
 
 
-def draw_counts(j: int, law: Vector, num_rows: int, generator: np.random.Generator) -> Counts:
+def draw_counts(j: int, law: Floats, num_rows: int, generator: np.random.Generator) -> Ints:
     """Ascending counts of `num_rows` rows of bin `j`, stratified over its law so that their mean is close to its mean."""
     levels = (np.arange(num_rows) + generator.random()) / max(1, num_rows)
-    counts: Counts = 2**j // 2 + 1 + np.searchsorted(law[:-1], levels, side="right")
+    counts: Ints = 2**j // 2 + 1 + np.searchsorted(law[:-1], levels, side="right")
     return counts
 
 
