@@ -214,7 +214,7 @@ def parse_constraints(
         raise ValueError(
             f"{name} gives memory_gb for {len(file.memory_gb)} devices; give one size for each of {num_devices}"
         )
-    types, every = dict(file.sharding_types), set(range(num_devices))
+    types, every = file.sharding_types, set(range(num_devices))
     constraints = Constraints(
         sharding_types=types.pop(_DEFAULT, sharding_types),
         sharding_types_of=types,

@@ -67,7 +67,7 @@ class Current:
             constraints=UNCONSTRAINED,
             devices_per_host=plan.devices_per_host or task.devices_per_host,
         )
-        placement = Placement(tuple(same.values()), plan.num_devices, plan.devices_per_host or plan.num_devices)
+        placement = plan.placed(same.values())
         return cls(
             task=replace(today, tables=today.tables.select([*same])),
             placement=placement,

@@ -126,10 +126,15 @@ def rollout(
     noise = torch.zeros(count, *episode.allowed.shape)
     if generator is not None:  # Gumbel's, which turns the largest score into a sample of the softmax
         noise = -(-torch.rand(noise.shape, generator=generator).clamp(min=1e-20).log()).log()
-    capacity, tables = episode.capacity_bytes.numpy(), (episode.table_bytes.numpy(), episode.allowed.numpy())
-    scorer, latents = _Scorer.of(policy, episode.features), episode.latents.double().numpy()
+    capacity = episode.capacity_bytes.numpy()
     actions, loads, used_bytes, costs, legal = _place(
-        episode.law, scorer, latents, capacity, *tables, noise.double().numpy()
+        episode.law,
+        _Scorer.of(policy, episode.features),
+        episode.latents.double().numpy(),
+        capacity,
+        episode.table_bytes.numpy(),
+        episode.allowed.numpy(),
+        noise.double().numpy(),
     )
     device, feasible = actions[:, episode.order.argsort().numpy()], (used_bytes <= capacity).all(axis=1)
     return Rollout(*map(torch.from_numpy, (device, loads.astype(np.float32), feasible, actions, costs, legal)))

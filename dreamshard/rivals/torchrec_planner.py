@@ -84,9 +84,9 @@ class TorchRecPlanner:
                 f"devices of {gib(task.memory_bytes)}; allow more memory, or choose another placer"
             )
         plan, _ = min(plans, key=lambda planned: planned[1])
-        tables, per_host = replace(task.tables, names=_names(task)), self._per_host(task)
-        planned = current_plan(plan, tables, num_devices=task.num_devices, devices_per_host=per_host)
-        return replace(planned.placement(tables), devices_per_host=per_host)
+        tables = replace(task.tables, names=_names(task))
+        planned = current_plan(plan, tables, num_devices=task.num_devices, devices_per_host=self._per_host(task))
+        return planned.placement(tables)
 
     def _planned(self, task: PlacementTask, constraints: dict[str, ParameterConstraints]) -> tuple[ShardingPlan, float]:
         """TorchRec's plan, and its estimate of the slowest device's milliseconds."""

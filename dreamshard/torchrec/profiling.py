@@ -43,9 +43,9 @@ def profiled_steps(
             asdict(detail) | {"name": stats.names[t]} | {name: values[t] for name, values in counted.items()}
             for t, detail in enumerate(tables.details)
         ]
-        model, per_host = type(dmp.module).__name__, get_topology_group_world_size()
-        job = {"model": model, "batch_size": batch_size * ranks, "versions": dict(library_versions())}
-        plan = current_plan(dmp.plan, stats, num_devices=ranks, devices_per_host=per_host)
+        versions = dict(library_versions())
+        job = {"model": type(dmp.module).__name__, "batch_size": batch_size * ranks, "versions": versions}
+        plan = current_plan(dmp.plan, stats, num_devices=ranks, devices_per_host=get_topology_group_world_size())
         for name, text in {"plan": plan.to_json(), "tables": json.dumps(listed), "job": json.dumps(job)}.items():
             with _writing(str(folder), f"{name}.json") as temporary:
                 temporary.write_text(text, encoding="utf-8")

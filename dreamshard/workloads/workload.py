@@ -237,9 +237,6 @@ def _shares_by_mean() -> tuple[Float[np.ndarray, " K"], Float[np.ndarray, "K 17"
     return logs, shares.T.contiguous().numpy()
 
 
-_BINS = tuple(f"rows_in_bin_{j}" for j in range(NUM_BINS))
-
-
 @dataclass(frozen=True)
 class Population:
     """All tables of one dataset; `t` is a table's position.
@@ -272,7 +269,8 @@ def population(name: str) -> Population:
     """
     table = pq.read_table(DATA / f"{name}.parquet")
     about = json.loads(table.schema.metadata[b"dreamshard"])
-    rows, *bins = (table[column].to_numpy().astype(np.int64) for column in ("rows", *_BINS))
+    names = "rows", *(f"rows_in_bin_{j}" for j in range(NUM_BINS))
+    rows, *bins = (table[column].to_numpy().astype(np.int64) for column in names)
     laws = []
     for j, tilt in enumerate(about["tilts"]):
         high = 2**j if j < NUM_BINS - 1 else max(2**j, about["batch_size"])  # once per sample at most
