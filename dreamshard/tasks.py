@@ -93,13 +93,12 @@ class PlacementTask:
     def __post_init__(self) -> None:
         if len(self.tables) == 0:
             raise ValueError(f"{self.name} has no tables; give at least one")
-        kinds: dict[str, tuple[Iterable[str], Iterable[str]]] = {
-            "precision": ((self.precision, *self.precision_of.values()), BYTES_PER_WEIGHT),
-            "optimizer": ((self.optimizer,), BYTES_PER_ROW_STATE),
-        }
-        for what, (given, known) in kinds.items():
-            if unknown := sorted(set(given).difference(known)):
-                raise ValueError(f"{self.name} has {what} {unknown[0]!r}; give one of {', '.join(known)}")
+        for precision in {self.precision, *self.precision_of.values()} - BYTES_PER_WEIGHT.keys():
+            raise ValueError(f"{self.name} has precision {precision!r}; give one of {', '.join(BYTES_PER_WEIGHT)}")
+        if self.optimizer not in BYTES_PER_ROW_STATE:
+            raise ValueError(
+                f"{self.name} has optimizer {self.optimizer!r}; give one of {', '.join(BYTES_PER_ROW_STATE)}"
+            )
         for what, count in {"devices": self.num_devices, "devices per host": self.devices_per_host}.items():
             if count is not None and not 1 <= count <= MOST_DEVICES:
                 raise ValueError(f"{self.name} has {count} {what}; give 1 to {MOST_DEVICES}")

@@ -174,8 +174,7 @@ class CollectiveTimes(NamedTuple):
 def collective_times(gpu: str, operation: Operation = "all_to_all") -> CollectiveTimes:
     """Public measurements of GPUs of this kind."""
     measured = _measured()
-    rows = measured[(measured["gpu"] == gpu) & (measured["operation"] == operation)]
-    rows.sort(order=["num_gpus", "bytes_per_gpu"])
+    rows = measured[(measured["gpu"] == gpu) & (measured["operation"] == operation)]  # by GPUs, then by bytes
     counts, sizes = np.unique(rows["num_gpus"]), np.unique(rows["bytes_per_gpu"])
     return CollectiveTimes(counts, sizes, rows["time_us"].reshape(len(counts), len(sizes)))
 

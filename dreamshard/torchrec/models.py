@@ -263,11 +263,7 @@ def open_model(config: WorkloadConfig) -> Workload:
         for name, lookups in recorded.items()
     }
     samples = max((lookups.batch_size for lookups in recorded.values()), default=0)
-    listed = [
-        replace(table, name=name, pooling_factor=pooling)
-        for (name, table), pooling in zip(model.by_name.items(), model.tables.pooling_factor.tolist(), strict=True)
-    ]
-    return listed_workload(config, listed, lambda table, _: recorded[table.name], tokens, samples, notes)
+    return listed_workload(config, model.listed, lambda table, _: recorded[table.name], tokens, samples, notes)
 
 
 def _lookups(table: ModelTable, features: Mapping[str, Any], where: str) -> tuple[Tensor, Tensor]:

@@ -205,6 +205,17 @@ class ModelTables:
         return dict(zip(self.tables.names, self.details, strict=True))
 
     @property
+    def listed(self) -> list[ModelTable]:
+        """Each table as a list would have it: by its name in `tables`, with the statistics of its lookups."""
+        known = {
+            name: getattr(self.tables, name).tolist() for name in ("pooling_factor", "lookups", "unique_rows", "bins")
+        }
+        return [
+            replace(table, name=name, **{column: values[t] for column, values in known.items()})
+            for t, (name, table) in enumerate(self.by_name.items())
+        ]
+
+    @property
     def precision(self) -> Precision:
         """The type of weights of most tables."""
         return Counter(detail.precision for detail in self.details).most_common(1)[0][0]
