@@ -166,17 +166,18 @@ def statistics(table: ModelTable, lookups: Lookups) -> Tables:
     ids, counts = np.unique(lookups.indices.numpy(), return_counts=True)  # [U]
     blocks = min(table.rows, ROW_BLOCKS)
     by_block = np.bincount(ids.astype(np.int64) * blocks // table.rows, counts, blocks)
-    return Tables(
-        (table.name,),
-        rows=torch.tensor([table.rows]),
-        dim=torch.tensor([padded_dim(table.dim)]),
-        pooling_factor=torch.tensor([num_lookups / lookups.batch_size], dtype=torch.float64),
-        bins=torch.from_numpy(bin_counts(counts) / max(1, len(counts)))[None],
-        lookups=torch.tensor([num_lookups]),
-        unique_rows=torch.tensor([len(counts)]),
-        poolings=torch.tensor([table.poolings], dtype=torch.float64),
-        block_share=block_shares([torch.from_numpy(by_block) / num_lookups if num_lookups else (1.0,)]),
-    )
+    columns = {
+        "rows": table.rows,
+        "dim": padded_dim(table.dim),
+        "pooling_factor": num_lookups / lookups.batch_size,
+        "bins": bin_counts(counts) / max(1, len(counts)),
+        "lookups": num_lookups,
+        "unique_rows": len(counts),
+        "poolings": table.poolings,
+    }
+    arrays = {name: torch.from_numpy(np.array([value])) for name, value in columns.items()}
+    share = torch.from_numpy(by_block) / num_lookups if num_lookups else (1.0,)
+    return Tables((table.name,), **arrays, block_share=block_shares([share]))
 
 
 def bin_counts(counts: Int[np.ndarray, " U"]) -> Float[np.ndarray, " 17"]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
@@ -110,13 +111,9 @@ def _completed(listed: Sequence[ModelTable], defaults: Tables | None) -> Tables:
     """
     batch = DEFAULT_BATCH if defaults is None else defaults.batch_size
     complete = [_filled(table, batch, defaults) for table in listed]
-    types = dict.fromkeys(("pooling_factor", "bins", "poolings"), torch.float64)
-    tensors = {
-        name: torch.tensor([columns[name] for columns in complete], dtype=types.get(name, torch.int64))
-        for name in complete[0]
-    }
+    columns = {name: torch.from_numpy(np.array([table[name] for table in complete])) for name in complete[0]}
     shares = block_shares([table.block_share for table in listed])
-    return Tables(tuple(table.name for table in listed), **tensors, block_share=shares)
+    return Tables(tuple(table.name for table in listed), **columns, block_share=shares)
 
 
 def _with_ingested(listed: Sequence[ModelTable], ingested: Tables | None) -> list[ModelTable]:
@@ -272,7 +269,7 @@ def model_tables(
     """
     if not details:
         raise ValueError("the model has no embedding tables, so there is nothing to place; give one with a collection")
-    given = dict(pooling_factors or {})
+    given = pooling_factors or {}
     known = {key for detail in details for key in (detail.name, detail.path, *detail.features)}
     if unknown := sorted(given.keys() - known):
         raise ValueError(
