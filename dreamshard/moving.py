@@ -156,9 +156,8 @@ def rename_devices(task: PlacementTask, placement: Placement, before: Shards) ->
     def kept_bytes(kinds: Sequence[ShardingType]) -> Float[np.ndarray, "H N H N"]:
         """Bytes of these shards that stay if a device is called another."""
         held = after.is_any(*kinds)[overlaps.new] & (before.device[overlaps.old] < num_devices)
-        pairs = after.device[overlaps.new][held], before.device[overlaps.old][held]
-        kept = torch.zeros(num_devices, num_devices, dtype=torch.float64)
-        kept.index_put_(pairs, overlaps.num_bytes[held].double(), accumulate=True)
+        pairs = after.device[overlaps.new] * num_devices + before.device[overlaps.old]
+        kept = torch.bincount(pairs[held], overlaps.num_bytes[held], num_devices**2).double()
         return kept.reshape(by_host_and_device).numpy()
 
     by_device, by_host = kept_bytes(ON_ONE_DEVICE), np.einsum("ipjp->ij", kept_bytes(ON_ONE_HOST))
