@@ -70,7 +70,7 @@ def ingest_workload(
     key, source = content_key(workload, token), opened_source(workload, token)
     fingerprints = read_fingerprints(store.lake, key)
     if fingerprints is None:
-        fingerprints = [content_key(source.fingerprint(t)) for t in range(len(source.names))]
+        fingerprints = [content_key(source.fingerprint(t)) for t in range(len(source.listed))]
     known = known_tables(store.lake, workload.source, key, fingerprints, lookups=lookups)
     changed, total = [t for t, fingerprint in enumerate(fingerprints) if fingerprint not in known], len(fingerprints)
     for note in source.notes:

@@ -107,11 +107,6 @@ class Workload:
     notes: tuple[str, ...] = ()
 
     @property
-    def names(self) -> tuple[str, ...]:
-        """The tables' names, in order."""
-        return tuple(table.name for table in self.listed)
-
-    @property
     def token(self) -> str:
         """Identity of all tables and their lookups."""
         return json_digest([self.fingerprint(t) for t in range(len(self.listed))])

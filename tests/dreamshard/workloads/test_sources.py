@@ -60,7 +60,7 @@ def read_source(source: str, **changes) -> dict[str, tuple]:
 
 def prints(source: str, **changes) -> dict[str, str]:
     workload = opened(source, **changes)
-    return {name: workload.fingerprint(t) for t, name in enumerate(workload.names)}
+    return {table.name: workload.fingerprint(t) for t, table in enumerate(workload.listed)}
 
 
 def uploaded(folder: str, bucket: str) -> str:
