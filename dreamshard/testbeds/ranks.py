@@ -241,11 +241,7 @@ class Ranks:
             self._end(how, RankFailure(0, "all ranks have ended"))
 
     def _answers(self, what: str, timeout_s: float) -> list[Any]:
-        """What each rank has put under `what`.
-
-        Raises:
-            RankFailure: a rank failed first; all have ended.
-        """
+        """What each rank has put under `what`; a RankFailure says that a rank failed first, and all have ended."""
         missing = self._missing(what, timeout_s, lambda: self._store.check([FAILED]) or self.launcher.exits())
         if missing:
             raise self._end(FAILED, RankFailure(missing[0], f"no answer within {timeout_s:g} s"))

@@ -277,10 +277,7 @@ def _lookups(table: ModelTable, features: Mapping[str, Any], where: str) -> tupl
     lengths = [part.lengths().detach().cpu().long() for part in parts]
     sample = torch.cat([torch.repeat_interleave(counts) for counts in lengths])  # [N]
     indices = torch.cat([part.values().detach().cpu().long() for part in parts])[sample.argsort(stable=True)]
-    try:
-        check_indices(indices, table.rows, f"{where}, {shown(table.features)} of table {table.name!r},")
-    except ValueError as error:
-        raise ValueError(f"{error}, or yield remapped ids") from error
+    check_indices(indices, table.rows, f"{where}, {shown(table.features)} of table {table.name!r},")
     return indices.to(index_dtype(table.rows)), torch.stack(lengths).sum(dim=0)
 
 

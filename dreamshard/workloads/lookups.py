@@ -148,9 +148,9 @@ def check_indices(indices: Int[Tensor, " N"], rows: int | None, name: str) -> No
     """Raise a ValueError if an index names no row of the table."""
     low, high = map(int, indices.aminmax()) if len(indices) else (0, 0)
     if low < 0:
-        raise ValueError(f"{name} has a negative index ({low}); give 0 or more")
+        raise ValueError(f"{name} has a negative index ({low}); give 0 or more, or remap ids")
     if rows is not None and high >= rows:
-        raise ValueError(f"{name} has index {high} outside its {rows} rows; give its hash size")
+        raise ValueError(f"{name} has index {high} outside its {rows} rows; give its hash size, or remap ids")
 
 
 def index_dtype(rows: int) -> torch.dtype:
