@@ -149,9 +149,8 @@ class Tables:
     @property
     def labels(self) -> list[str]:
         """`T` names for people; several shards of one table are called `name[first:last]`."""
-        count, ranges = Counter(self.names), self.column_ranges.tolist()
-        called = zip(self.names, ranges, strict=True)
-        return [f"{name}[{first}:{last}]" if count[name] > 1 else name for name, (first, last) in called]
+        count, parts = Counter(self.names), zip(self.names, self.column_ranges.tolist(), strict=True)
+        return [f"{name}[{first}:{last}]" if count[name] > 1 else name for name, (first, last) in parts]
 
     @property
     def vectors(self) -> Float[Tensor, " T"]:

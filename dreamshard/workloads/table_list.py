@@ -16,7 +16,6 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 import torch
-from pydantic import TypeAdapter
 
 from dreamshard.files import InputError, brief, did_you_mean, reading, shown
 from dreamshard.tables import (
@@ -49,7 +48,6 @@ _OTHER_NAMES = {
 """TorchRec's names for columns, and the names in the `table_configs.json` of the papers' authors."""
 _TEXTS = dict.fromkeys(("name", "index", "features", "feature_names"), pa.string())  # of CSV, even if they are numbers
 _SAME_POOLING = 0.01  # relative: the pooling factor of an ingested table is counted in generated lookups
-_TABLE = TypeAdapter(ModelTable)
 
 
 def list_tables(path: str | Path) -> list[ModelTable]:
@@ -97,7 +95,7 @@ def check_records(records: Mapping[str, Mapping[str, Any]]) -> list[ModelTable]:
             given["bins"] = [given.get(column) for column in _BINS]
         given.setdefault("features", (str(given["name"]),))
         with reading(where, "is wrong", "correct it"):
-            table = _TABLE.validate_python(given)
+            table = ModelTable(**given)
         if table.path in tables:
             raise InputError(f"{where}: table {table.name!r} is listed before; rename one of them")
         tables[table.path] = table
