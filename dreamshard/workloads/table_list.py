@@ -243,8 +243,8 @@ class ModelTables:
         """
         usual: Precision = precision or self.precision
         others = {} if precision else {name: d.precision for name, d in self.by_name.items() if d.precision != usual}
-        options |= {"precision": usual, "optimizer": optimizer or self.optimizer, "precision_of": others}
-        return PlacementTask(self.tables, num_devices, memory_bytes, name=name, **options)
+        sizes = self.tables, num_devices, memory_bytes
+        return PlacementTask(*sizes, usual, optimizer or self.optimizer, name, precision_of=others, **options)
 
 
 def model_tables(
