@@ -20,8 +20,8 @@ from typing import Annotated, Any
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt
 
-from dreamshard.files import MOST_COLUMNS, MOST_MEMORY_GB, InputError, brief, did_you_mean, reading
-from dreamshard.tables import ON_ONE_DEVICE, SHARDING_TYPES, ShardingType
+from dreamshard.files import MOST_MEMORY_GB, InputError, brief, did_you_mean, reading
+from dreamshard.tables import ON_ONE_DEVICE, SHARDING_TYPES, Dim, ShardingType
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,7 +180,7 @@ class _File(BaseModel):
     memory_gb: Annotated[dict[int, _Gib], _ByDevice] = {}
     reserve_gb: _Gib = 0
     sharding_types: Annotated[dict[str, _Ways], _OfTables] = {}
-    narrowest_columns: dict[str, Annotated[int, Field(ge=1, le=MOST_COLUMNS)]] = {}
+    narrowest_columns: dict[str, Dim] = {}
     cache: bool | dict[str, Annotated[float, Field(ge=0, le=1)]] | None = None
 
 
@@ -214,7 +214,7 @@ def parse_constraints(
         raise ValueError(
             f"{name} gives memory_gb for {len(file.memory_gb)} devices; give one size for each of {num_devices}"
         )
-    types, every = dict(file.sharding_types), set(range(num_devices))
+    types, every = file.sharding_types, set(range(num_devices))
     constraints = Constraints(
         sharding_types=types.pop(_DEFAULT, sharding_types),
         sharding_types_of=types,

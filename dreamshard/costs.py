@@ -59,15 +59,15 @@ def is_named(name: str, hardware: str) -> bool:
 @cache
 def library_versions(driver: Path = Path("/sys/module/nvidia/version")) -> Mapping[str, str]:
     """Versions that a measurement depends on: torch, CUDA, NCCL, fbgemm, NVIDIA's driver, and this project's measuring."""
-    versions = {"torch": str(torch.__version__), "cuda": str(torch.version.cuda or ""), "measuring": MEASURING}
-    if torch.version.cuda:
-        versions["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
+    versions = {"torch": str(torch.__version__), "measuring": MEASURING}
+    if cuda := torch.version.cuda:
+        versions |= {"cuda": cuda, "nccl": ".".join(map(str, torch.cuda.nccl.version()))}
     with suppress(OSError):  # there is no such driver
         versions["driver"] = driver.read_text().strip()
     for package in ("fbgemm-gpu", "fbgemm-gpu-cpu"):
         with suppress(PackageNotFoundError):
             versions[package] = version(package)
-    return {name: number for name, number in versions.items() if number}
+    return versions
 
 
 @dataclass(frozen=True)

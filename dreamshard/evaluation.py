@@ -171,27 +171,24 @@ def evaluate(
         NoPlacementError: no placer can fit a task; before anything is measured.
         ValueError: a placer returned an illegal placement; before anything is measured.
     """
-    placed = _place(placers, tasks, optional)
+    placed, rows = _place(placers, tasks, optional), list[EvaluationRow]()
     generator = torch.Generator().manual_seed(seed)
-    measured: dict[tuple[str, Placement], list[CostSample]] = {}
     for number, task in enumerate(tasks):
-        distinct = dict.fromkeys(row.placement for row in placed if row.task is task and row.placement)
+        of_task = [row for row in placed if row.task is task]
+        distinct = dict.fromkeys(row.placement for row in of_task if row.placement)
         any_type = _with_all_types(task)
         group = [partial(measure, any_type, placement, reference=0) for placement in distinct]
         if reference is not None and number % REFERENCE_EVERY == 0:
             group.append(partial(measure, *reference, reference=number + 1))
-        rounds = measure_in_rounds(group, [[] for _ in group], limits, generator)
-        measured |= {(task.name, same): samples for same, samples in zip(distinct, rounds, strict=False)}
-    rows = []
-    for row in placed:
-        if placement := row.placement:
-            kept = measured[row.task.name, placement]
-            best, each = least(kept), tuple(sample.overall_ms for sample in kept)
-            row = replace(row, overall_ms=best.overall_ms, costs=best.costs, rounds_ms=each)
-            if predict:
-                predicted = predict(row.placer, row.task, placement)
-                row = replace(row, predicted_ms=float(predicted.overall_ms()))
-        rows.append(row)
+        measured = dict(zip(distinct, measure_in_rounds(group, [[] for _ in group], limits, generator), strict=False))
+        for row in of_task:
+            if placement := row.placement:
+                best, each = least(measured[placement]), tuple(sample.overall_ms for sample in measured[placement])
+                row = replace(row, overall_ms=best.overall_ms, costs=best.costs, rounds_ms=each)
+                if predict:
+                    predicted_ms = float(predict(row.placer, task, placement).overall_ms())
+                    row = replace(row, predicted_ms=predicted_ms)
+            rows.append(row)
     return rows
 
 

@@ -115,16 +115,17 @@ def explain(task: PlacementTask, placement: Placement, predictor: SearchingPlace
     others = [(t, new) for t in range(len(names)) for new in _others(task, placement, t, without_ms[t], allowed[t])]
     same = (0, placement.tables[0])  # for the costs now in the same precision
     after_ms, fits = changed_ms(model, placement, [same, *others])  # [N, D]
-    extra_ms = (after_ms[1:].amax(dim=1) - after_ms[0].max()).tolist()
+    extra_ms = after_ms[1:].amax(dim=1) - after_ms[0].max()
     overall_ms, best = float(costs.overall_ms()), dict[tuple[int, bool], Alternative]()  # by table; True: elsewhere
-    for (t, sharding), extra, is_legal in zip(others, extra_ms, fits[1:].tolist(), strict=True):
-        key = t, sharding.sharding_type == placement.tables[t].sharding_type
-        if is_legal and (key not in best or overall_ms + extra < best[key].overall_ms):
-            best[key] = Alternative(sharding, overall_ms + extra)
-    savings = (after_ms[0] - without_ms)[shards.table, shards.device], shards.table, shards.device
+    for n in extra_ms.argsort(stable=True).tolist():
+        t, sharding = others[n]
+        if fits[1 + n]:
+            key = t, sharding.sharding_type == placement.tables[t].sharding_type
+            best.setdefault(key, Alternative(sharding, overall_ms + float(extra_ms[n])))
+    saving_ms = (after_ms[0] - without_ms)[shards.table, shards.device]  # [S]
     saved_ms: list[dict[str, float]] = [{} for _ in range(task.num_devices)]  # of each device, by its tables
-    for ms, t, d in sorted(zip(*(of.tolist() for of in savings), strict=True), key=lambda saving: -saving[0]):
-        saved_ms[d][names[t]] = ms
+    for s in saving_ms.argsort(descending=True, stable=True).tolist():
+        saved_ms[shards.device[s]][names[shards.table[s]]] = float(saving_ms[s])
     devices = tuple(
         DeviceReason(
             device=d,

@@ -65,15 +65,11 @@ def reading(source: object, problem: str, advice: str) -> Iterator[None]:
         yield
     except InputError:
         raise
-    except ValidationError as error:
-        cause = error.errors()[-1].get("ctx", {}).get("error")
-        if isinstance(cause, InputError):
-            raise cause from error
-        raise InputError(f"{source} {problem} ({_validation_problem(error)}); {advice}") from error
     except Exception as error:
-        raise InputError(
-            f"{source} {problem} ({type(error).__name__}: {first_line(error).split('. ')[0]}); {advice}"
-        ) from error
+        what = f"{type(error).__name__}: {first_line(error).split('. ')[0]}"
+        if isinstance(error, ValidationError):
+            what = _validation_problem(error)
+        raise InputError(f"{source} {problem} ({what}); {advice}") from error
 
 
 def brief(value: object) -> str:

@@ -12,7 +12,6 @@ import numpy as np
 import scipy
 import torch
 from jaxtyping import Float, Int
-from numpy.typing import NDArray
 from torch import Tensor
 
 from dreamshard.constraints import UNCONSTRAINED
@@ -56,9 +55,9 @@ class Current:
     @classmethod
     def of(cls, plan: Plan, task: PlacementTask) -> "Current":
         """The tables of a task as `plan` holds them; a ValueError says that it has none of them in their sizes."""
-        names, rows, dims = task.tables.names, task.tables.rows.tolist(), task.tables.dim.tolist()
+        names, sizes = task.tables.names, task.tables.sizes
         planned = {t: plan.tables[name] for t, name in enumerate(names) if name in plan.tables}
-        same = {t: table.sharding for t, table in planned.items() if (table.rows, table.dim) == (rows[t], dims[t])}
+        same = {t: table.sharding for t, table in planned.items() if (table.rows, table.dim) == sizes[t][1:]}
         if not same:
             raise ValueError("the current plan places none of these tables in their sizes; give the plan of this model")
         today = replace(
@@ -68,7 +67,7 @@ class Current:
             constraints=UNCONSTRAINED,
             devices_per_host=plan.devices_per_host or task.devices_per_host,
         )
-        placement = Placement(tuple(same.values()), plan.num_devices, plan.devices_per_host or plan.num_devices)
+        placement = plan.placed(same.values())
         return cls(
             task=replace(today, tables=today.tables.select([*same])),
             placement=placement,
@@ -154,12 +153,11 @@ def rename_devices(task: PlacementTask, placement: Placement, before: Shards) ->
     overlaps, hosts = _overlaps(after, before), num_devices // per_host
     by_host_and_device = hosts, per_host, hosts, per_host
 
-    def kept_bytes(kinds: Sequence[ShardingType]) -> NDArray[np.float64]:
-        """`[H, N, H, N]` bytes of these shards that stay if a device is called another."""
+    def kept_bytes(kinds: Sequence[ShardingType]) -> Float[np.ndarray, "H N H N"]:
+        """Bytes of these shards that stay if a device is called another."""
         held = after.is_any(*kinds)[overlaps.new] & (before.device[overlaps.old] < num_devices)
-        pairs = after.device[overlaps.new][held], before.device[overlaps.old][held]
-        kept = torch.zeros(num_devices, num_devices, dtype=torch.float64)
-        kept.index_put_(pairs, overlaps.num_bytes[held].double(), accumulate=True)
+        pairs = after.device[overlaps.new] * num_devices + before.device[overlaps.old]
+        kept = torch.bincount(pairs[held], overlaps.num_bytes[held], num_devices**2).double()
         return kept.reshape(by_host_and_device).numpy()
 
     by_device, by_host = kept_bytes(ON_ONE_DEVICE), np.einsum("ipjp->ij", kept_bytes(ON_ONE_HOST))
@@ -249,8 +247,13 @@ def weigh(
         return price.total_ms(point.overall_ms, point.moved_bytes)
 
     moved_all = min(map(point, (rename_devices(task, target, before), target)), key=total)
-    target, points, why_not, kept = moved_all.placement, [moved_all], _for_others(current, target), None
-    if not why_not:
+    target, points, why_not, kept = moved_all.placement, [moved_all], "", None
+    held = current.placement.on_hosts_of(target.devices_per_host)
+    if held.num_devices != target.num_devices:
+        why_not = f"it is for {held.num_devices} devices"
+    elif held.devices_per_host != target.devices_per_host:
+        why_not = f"it spreads rows over hosts of {held.devices_per_host} devices"
+    else:
         start = replace(target, tables=tuple(current.sharding_of.get(t, new) for t, new in enumerate(target.tables)))
         try:
             kept = point(start)
@@ -267,16 +270,6 @@ def weigh(
             curve.append(candidate)
     kept, chosen = None if why_not else kept, min(points, key=total)
     return Weighed(chosen=chosen, kept=kept, why_not_kept=why_not, moved_all=moved_all, curve=tuple(curve))
-
-
-def _for_others(current: Current, target: Placement) -> str:
-    """How the devices of the current plan differ from the new placement's; empty if they do not."""
-    held = current.placement
-    if held.num_devices != target.num_devices:
-        return f"it is for {held.num_devices} devices"
-    if held.on_hosts_of(target.devices_per_host).devices_per_host != target.devices_per_host:
-        return f"it spreads rows over hosts of {held.devices_per_host} devices"
-    return ""
 
 
 def _between(
@@ -314,7 +307,7 @@ def _between(
     return list(dict.fromkeys(replace(placement, devices_per_host=target.devices_per_host) for placement in placements))
 
 
-def _bytes_of_places(options: ShardingOptions, before: Shards) -> Float[NDArray[np.float64], "R D"]:
+def _bytes_of_places(options: ShardingOptions, before: Shards) -> Float[np.ndarray, "R D"]:
     """Bytes that move if a range of columns is on each device, or host, or on all devices (column 0)."""
     menu, (shards, of_range) = options.menu, options.shards()
     overlaps = _overlaps(shards, before)

@@ -5,7 +5,7 @@ It says how each table is sharded, and its size, so that it is complete without 
 
 import csv
 import io
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,8 +14,8 @@ from pydantic import BaseModel, ConfigDict, Field, computed_field
 from upath import UPath
 
 from dreamshard.costs import Difference, MeasuredOn
-from dreamshard.files import MOST_COLUMNS, MOST_DEVICES, MOST_ROWS, reading
-from dreamshard.tables import Placement, Tables, TableSharding
+from dreamshard.files import MOST_DEVICES, reading
+from dreamshard.tables import Dim, Placement, Rows, Tables, TableSharding
 from dreamshard.tasks import PlacementTask
 
 Name = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]*$")]
@@ -27,8 +27,8 @@ Count = Annotated[int, Field(ge=1, le=MOST_DEVICES)]
 class PlannedTable(TableSharding):
     """How a table of so many rows and columns is sharded."""
 
-    rows: Annotated[int, Field(ge=1, le=MOST_ROWS)]
-    dim: Annotated[int, Field(ge=1, le=MOST_COLUMNS)]
+    rows: Rows
+    dim: Dim
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -115,8 +115,11 @@ class Plan(BaseModel):
                     f"the plan was not made for these tables: {name!r} of {size[0]} x {size[1]} is {held} in the plan; "
                     "plan again"
                 )
-        shardings = tuple(self.tables[name].sharding for name in tables.names)
-        return Placement(shardings, self.num_devices, self.devices_per_host or self.num_devices)
+        return self.placed(self.tables[name].sharding for name in tables.names)
+
+    def placed(self, shardings: Iterable[TableSharding]) -> Placement:
+        """Tables sharded like this on the plan's devices."""
+        return Placement(tuple(shardings), self.num_devices, self.devices_per_host or self.num_devices)
 
 
 def parse_plan(text: str | bytes, source: str = "the plan") -> Plan:
@@ -170,8 +173,7 @@ class CurrentPlan:
     def place(self, task: PlacementTask, budget_ms: float | None = None) -> Placement:
         """The plan's placement, also if the task's tables are column shards; a ValueError says which it lacks."""
         ranges = zip(task.tables.names, task.tables.column_ranges.tolist(), strict=True)
-        tables = tuple(self._sharding_of(name, *columns) for name, columns in ranges)
-        placement = Placement(tables, self.plan.num_devices, self.plan.devices_per_host or self.plan.num_devices)
+        placement = self.plan.placed(self._sharding_of(name, *columns) for name, columns in ranges)
         return placement.on_hosts_of(task.devices_per_host)
 
     def _sharding_of(self, name: str, first: int, last: int) -> TableSharding:

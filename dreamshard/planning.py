@@ -12,7 +12,7 @@ from upath import UPath
 
 from dreamshard import explanation, training
 from dreamshard.constraints import UNCONSTRAINED
-from dreamshard.costs import PHASES, DeviceCosts, Difference
+from dreamshard.costs import PHASES, DeviceCosts
 from dreamshard.explanation import Explanation
 from dreamshard.files import did_you_mean
 from dreamshard.hardware.accelerator import PRESETS, AcceleratorSpec, hardware, is_hardware_file
@@ -157,14 +157,14 @@ def make_plan(
     figures: dict[str, list[int | float]] = {"memory_bytes": shards.memory_bytes().tolist(), "tables": counts.tolist()}
     if shards.in_host.any():
         figures["host_memory_bytes"] = shards.per_device(shards.host_bytes).tolist()
-    overall_ms, costs_of, warning = None, None, ""
-    differs: list[Difference] = []
+    overall_ms, known = None, dict[str, Any]()
     if predictor is not None:
-        costs, costs_of = predictor.predict(task, placement), predictor.measured_on(task)
+        costs = predictor.predict(task, placement)
         overall_ms = round(float(costs.overall_ms()), 4)
         for phase, each_ms in zip(PHASES, costs.phases_ms.T.tolist(), strict=True):
             figures[f"{phase}_ms"] = [round(ms, 4) for ms in each_ms]
-        differs, warning = predictor.differences(task, hardware, called)
+        known["differs_in"], known["warning"] = predictor.differences(task, hardware, called)
+        known["costs_of"] = predictor.measured_on(task)
     devices = zip(*figures.values(), strict=True)
     return Plan(
         num_devices=task.num_devices,
@@ -173,9 +173,7 @@ def make_plan(
         predicted=Predicted(
             overall_ms=overall_ms, devices=tuple(dict(zip(figures, of, strict=True)) for of in devices)
         ),
-        costs_of=costs_of,
-        differs_in=tuple(differs),
-        warning=warning,
+        **known,
         tables={
             name: PlannedTable(**vars(sharding), rows=rows, dim=dim)
             for (name, rows, dim), sharding in zip(tables.sizes, placement.tables, strict=True)

@@ -175,12 +175,6 @@ def sized(recipe: Recipe, tables: Tables, capacity: Capacity) -> tuple[Recipe, s
     tasks = replace(tasks, mode=mode, tables_per_task=worth, memory_bytes=memory_bytes, reserve_bytes=0)
     sentence = (
         f"learning {what}. Tasks: {worth} tables on {tasks.num_devices} devices of {gib(memory_bytes)} ({origin}), "
-        f"batches of {batch_size_of(tables)} samples."
+        f"batches of {tables.batch_size} samples."
     )
     return replace(recipe, tasks=tasks), sentence
-
-
-def batch_size_of(tables: Tables) -> int:
-    """Samples of the batch in which the tables' lookups were counted."""
-    busiest = int(tables.pooling_factor.argmax())
-    return max(1, round(int(tables.lookups[busiest]) / max(float(tables.pooling_factor[busiest]), 1e-9)))

@@ -136,6 +136,12 @@ class Tables:
         return torch.stack([first, first + self.dim], dim=1)
 
     @property
+    def batch_size(self) -> int:
+        """Samples of the batch in which lookups were counted, by the table that is looked up most."""
+        busiest = int(self.pooling_factor.argmax())
+        return max(1, round(int(self.lookups[busiest]) / max(float(self.pooling_factor[busiest]), 1e-9)))
+
+    @property
     def sizes(self) -> list[tuple[str, int, int]]:
         """`T` names with rows and columns."""
         return list(zip(self.names, self.rows.tolist(), self.dim.tolist(), strict=True))
@@ -143,9 +149,8 @@ class Tables:
     @property
     def labels(self) -> list[str]:
         """`T` names for people; several shards of one table are called `name[first:last]`."""
-        count, ranges = Counter(self.names), self.column_ranges.tolist()
-        called = zip(self.names, ranges, strict=True)
-        return [f"{name}[{first}:{last}]" if count[name] > 1 else name for name, (first, last) in called]
+        count, parts = Counter(self.names), zip(self.names, self.column_ranges.tolist(), strict=True)
+        return [f"{name}[{first}:{last}]" if count[name] > 1 else name for name, (first, last) in parts]
 
     @property
     def vectors(self) -> Float[Tensor, " T"]:
@@ -218,6 +223,8 @@ Pooling = Literal["sum", "mean", "none"]
 """How a sample's vectors become one; `none` keeps each, as for sequences."""
 _OUTPUTS = {"pooled": "sum", "sequence": "none"}
 
+Rows = Annotated[int, Field(ge=1, le=MOST_ROWS)]
+Dim = Annotated[int, Field(ge=1, le=MOST_COLUMNS)]
 Number = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0, le=2**40)]
 Bins = Annotated[tuple[Number, ...], Field(min_length=NUM_BINS, max_length=NUM_BINS), AfterValidator(_adding_up)]
@@ -247,8 +254,8 @@ class ModelTable:
     """
 
     name: Annotated[str, Field(min_length=1)]
-    rows: Annotated[int, Field(ge=1, le=MOST_ROWS)]
-    dim: Annotated[int, Field(ge=1, le=MOST_COLUMNS)]
+    rows: Rows
+    dim: Dim
     pooling_factor: Annotated[Number, Field(le=1e6)] | None = None
     lookups: Count | None = None
     unique_rows: Count | None = None
@@ -342,18 +349,14 @@ class TableSharding:
 
     def blocks(self, rows: int, dim: int, num_devices: int, devices_per_host: int) -> list[Block]:
         """The shards of a table of this size, range by range of its columns, in TorchRec's order; some may hold no rows."""
-        first, count = list(self.where), 1
-        if self.sharding_type in ON_EVERY_DEVICE:
-            first, count = [0], num_devices
-        elif self.sharding_type in ON_ONE_HOST:
-            first, count = [host * devices_per_host for host in self.where], devices_per_host
-        blocks = [(0, rows)] * count
-        if self.sharding_type != "data_parallel":  # as TorchRec cuts them: equal blocks, the last ones smaller or empty
-            ends = [min(part * -(-rows // count), rows) for part in range(count + 1)]
-            blocks = list(pairwise(ends))
+        kind = self.sharding_type
+        count = num_devices if kind in ON_EVERY_DEVICE else devices_per_host if kind in ON_ONE_HOST else 1
+        # as TorchRec cuts them: equal blocks, the last ones smaller or empty
+        ends = [min(part * -(-rows // count), rows) for part in range(count + 1)]
+        blocks = [(0, rows)] * count if kind == "data_parallel" else list(pairwise(ends))
         return [
-            (device + part, block, columns)
-            for device, columns in zip(first, self.ranges(dim), strict=True)
+            (place * count + part, block, columns)
+            for place, columns in zip(self.where or (0,), self.ranges(dim), strict=True)
             for part, block in enumerate(blocks)
         ]
 

@@ -93,13 +93,12 @@ class PlacementTask:
     def __post_init__(self) -> None:
         if len(self.tables) == 0:
             raise ValueError(f"{self.name} has no tables; give at least one")
-        kinds: dict[str, tuple[Iterable[str], Iterable[str]]] = {
-            "precision": ((self.precision, *self.precision_of.values()), BYTES_PER_WEIGHT),
-            "optimizer": ((self.optimizer,), BYTES_PER_ROW_STATE),
-        }
-        for what, (given, known) in kinds.items():
-            if unknown := sorted(set(given).difference(known)):
-                raise ValueError(f"{self.name} has {what} {unknown[0]!r}; give one of {', '.join(known)}")
+        for precision in {self.precision, *self.precision_of.values()} - BYTES_PER_WEIGHT.keys():
+            raise ValueError(f"{self.name} has precision {precision!r}; give one of {', '.join(BYTES_PER_WEIGHT)}")
+        if self.optimizer not in BYTES_PER_ROW_STATE:
+            raise ValueError(
+                f"{self.name} has optimizer {self.optimizer!r}; give one of {', '.join(BYTES_PER_ROW_STATE)}"
+            )
         for what, count in {"devices": self.num_devices, "devices per host": self.devices_per_host}.items():
             if count is not None and not 1 <= count <= MOST_DEVICES:
                 raise ValueError(f"{self.name} has {count} {what}; give 1 to {MOST_DEVICES}")
@@ -198,9 +197,9 @@ class Shards:
         cls, task: PlacementTask, shardings: Iterable[tuple[int, TableSharding]], devices_per_host: int
     ) -> tuple["Shards", Int[Tensor, " S"]]:
         """The shards of tables by number, maybe repeated, and the range of columns of each, counted over all."""
-        dims, kinds = task.tables.dim.tolist(), {kind: i for i, kind in enumerate(SHARDING_TYPES)}
+        dims = task.tables.dim.tolist()
         ranges = [
-            (t, kinds[sharding.sharding_type], *columns, place, sharding.cached_share or math.nan)
+            (t, SHARDING_TYPES.index(sharding.sharding_type), *columns, place, sharding.cached_share or math.nan)
             for t, sharding in shardings
             for columns, place in zip(sharding.ranges(dims[t]), sharding.where or (0,), strict=True)
         ]
@@ -216,16 +215,16 @@ class Shards:
             by_range: table, position in `SHARDING_TYPES`, first and last (exclusive) column, place, cached share or NaN.
         """
         table, kind, start, end, place = by_range[:5].long()
-        on_host, copied = _is_any(kind, *ON_ONE_HOST), _is_any(kind, "data_parallel")
-        size = torch.where(on_host, devices_per_host, task.num_devices)
+        size = torch.where(_is_any(kind, *ON_ONE_HOST), devices_per_host, task.num_devices)
         counts = torch.where(_is_any(kind, *ON_ONE_DEVICE), 1, size)  # [R] shards of each range
         ranges = torch.repeat_interleave(counts)  # [S] range of each shard
         part = torch.arange(len(ranges)) - (counts.cumsum(0) - counts)[ranges]  # [S] number within the range
+        blocks = torch.where(_is_any(kind, "data_parallel"), 1, counts)[ranges]  # [S] of the rows of its table
         rows = task.tables.rows[table[ranges]]
-        block = torch.where(copied[ranges], rows, -(-rows // counts[ranges]))
-        first = torch.where(copied[ranges], 0, torch.minimum(part * block, rows))
+        block = -(-rows // blocks)
+        first = torch.minimum(part % blocks * block, rows)
         last = torch.minimum(first + block, rows)
-        device = torch.where(on_host, place * devices_per_host, place)[ranges] + part
+        device = (place * counts)[ranges] + part
         held = first < last  # a table of few rows leaves some devices without any
         ranges = ranges[held]
         ends = torch.stack([first, last], dim=1)[held], torch.stack([start, end], dim=1)[ranges]

@@ -34,7 +34,6 @@ import numpy as np
 import torch
 from jaxtyping import Float
 from numpy.random import Generator
-from numpy.typing import NDArray
 from torch import Tensor
 
 from dreamshard.cost_model import CostData, Normaliser, StructuredCostNetwork
@@ -285,8 +284,8 @@ def _by_rank(traces: Sequence[RankTrace], num_devices: int) -> dict[int, RankTra
     return dict(sorted(ranks.items()))
 
 
-def _communication_ms(profiled: Sequence[Sequence[ProfiledStep]], *, is_whole: bool) -> NDArray[np.float64]:
-    """`[R, N, 4]` of each rank and step, 0 for compute."""
+def _communication_ms(profiled: Sequence[Sequence[ProfiledStep]], *, is_whole: bool) -> Float[np.ndarray, "R N 4"]:
+    """Of each rank and step, 0 for compute."""
     run = [[(n, collective) for n, step in enumerate(steps) for collective in step.collectives] for steps in profiled]
     kinds = [[(n, collective.kind) for n, collective in of_rank] for of_rank in run]  # [R][C] step and phase
     if any(of_rank != kinds[0] for of_rank in kinds):

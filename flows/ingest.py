@@ -70,7 +70,7 @@ def ingest_workload(
     key, source = content_key(workload, token), opened_source(workload, token)
     fingerprints = read_fingerprints(store.lake, key)
     if fingerprints is None:
-        fingerprints = [content_key(source.fingerprint(t)) for t in range(len(source.names))]
+        fingerprints = [content_key(source.fingerprint(t)) for t in range(len(source.listed))]
     known = known_tables(store.lake, workload.source, key, fingerprints, lookups=lookups)
     changed, total = [t for t, fingerprint in enumerate(fingerprints) if fingerprint not in known], len(fingerprints)
     for note in source.notes:
@@ -120,10 +120,10 @@ def ingest_tables(
     """
     source, described = opened_source(workload, token), list[Tables]()
     for position in fingerprints:
-        table = source.table(position)
-        described.append(statistics(table))
+        looked_up = source.lookups(position)
+        described.append(statistics(source.listed[position], looked_up))
         if lookups:
-            store.lake.write_table_lookups(table, described[-1])
+            store.lake.write_table_lookups(looked_up, described[-1])
     keep_part(store.lake, key, list(fingerprints.values()), concatenate(described))
     return len(described)
 

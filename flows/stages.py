@@ -15,7 +15,7 @@ from prefect.context import FlowRunContext
 from prefect.utilities.urls import url_for
 
 from dreamshard.costs import library_versions
-from dreamshard.recipes import Recipe, batch_size_of, sized
+from dreamshard.recipes import Recipe, sized
 from dreamshard.search.packing import packed_columns, split_by_columns
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask, Shards
@@ -112,7 +112,7 @@ def configured(store: Store, options: StageOptions) -> tuple[Recipe, str]:
         raise ValueError("nothing has been ingested; run `dreamshard ingest`")
     config = configure(options, source=store.lake.dataset_source(dataset))
     tables = store.lake.read_dataset(dataset)
-    config = replace(config, workload=replace(config.workload, batch_size=batch_size_of(tables)))
+    config = replace(config, workload=replace(config.workload, batch_size=tables.batch_size))
     return with_sizes(config, tables, testbed_pool.check_testbed(store, config)), dataset
 
 

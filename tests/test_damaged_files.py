@@ -20,6 +20,7 @@ from dreamshard.plan import read_plan
 from dreamshard.torchrec import current_plan
 from dreamshard.training import load_placer, save_placer
 from dreamshard.workloads import WorkloadConfig, open_workload, read_lookups
+from tests.helpers.lookups import drawn
 from tests.helpers.trained import learnt_placer
 
 PLACER = ("config.json", "weights.safetensors")
@@ -40,8 +41,7 @@ def written(write: Callable[[io.BytesIO], object]) -> bytes:
 
 
 def read_data(path: Path) -> None:
-    for _ in open_workload(WorkloadConfig(source=str(path), dim=8, batch_size=16)).tables():
-        pass
+    drawn(open_workload(WorkloadConfig(source=str(path), dim=8, batch_size=16)))
 
 
 def readers() -> list[Reader]:

@@ -39,7 +39,7 @@ _BYTES = {f"{prefix}B": Decimal(size) for prefix, size in _PREFIXES.items()}
 _BYTES |= {f"{prefix}iB": Decimal(2 ** (10 * power)) for power, prefix in enumerate("KMGT", start=1)}
 _BYTES |= {f"{prefix}{bit}": Decimal(size) / 8 for prefix, size in _PREFIXES.items() for bit in ("bit", "b")}
 _QUANTITY = re.compile(r"(?P<number>\d*\.?\d+(?:[eE][-+]?\d{1,3})?)\s*(?P<unit>[A-Za-z/]+)")
-_NANO = Decimal("1e-9")
+_SECONDS = {"ns": Decimal("1e-9"), "us": Decimal("1e-6"), "ms": Decimal("1e-3"), "s": Decimal(1)}
 _POSITIVE = Field(gt=0, le=2.0**53)
 
 
@@ -60,9 +60,7 @@ def _in_units(units: Mapping[str, Decimal]) -> BeforeValidator:
 Count = Annotated[int, _POSITIVE]
 Bytes = Annotated[int, _in_units(_BYTES), _POSITIVE]
 BytesPerSecond = Annotated[float, _in_units({f"{unit}/s": size for unit, size in _BYTES.items()}), _POSITIVE]
-Seconds = Annotated[
-    float, _in_units({"ns": _NANO, "us": 10**3 * _NANO, "ms": 10**6 * _NANO, "s": 10**9 * _NANO}), _POSITIVE
-]
+Seconds = Annotated[float, _in_units(_SECONDS), _POSITIVE]
 Hertz = Annotated[float, _in_units({"MHz": Decimal(10**6), "GHz": Decimal(10**9)}), _POSITIVE]
 
 

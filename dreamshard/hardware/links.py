@@ -37,7 +37,7 @@ def collectives_s(
     spec: AcceleratorSpec,
     devices_per_host: int,
     group: int,
-    mean_dims: Float[Tensor, "*B"] | None = None,
+    mean_dims: Float[Tensor, "*B"],
 ) -> Float[Tensor, "*B 2"]:
     """Seconds of all collectives of a step, forward and backward, one after another; every device waits for them.
 
@@ -49,11 +49,11 @@ def collectives_s(
         most: `Shards.traffic` of the device that carries most of each kind.
         devices_per_host: devices that reach each other by the node's own link.
         group: devices that share the rows of a table on one host.
-        mean_dims: mean over devices of the first kind of `most`; as much as the largest if left out.
+        mean_dims: mean over devices of the first kind of `most`.
     """
-    sent, hosts, near = most * (VECTOR_BYTES * batch_size), -(-num_devices // group), max(1, devices_per_host // group)
-    mean_bytes = sent[..., 0] if mean_dims is None else mean_dims * (VECTOR_BYTES * batch_size)
-    each_way_s = collective_s(sent[..., 0], num_devices, spec, devices_per_host, mean_bytes=mean_bytes)
+    dim_bytes, hosts, near = VECTOR_BYTES * batch_size, -(-num_devices // group), max(1, devices_per_host // group)
+    sent = most * dim_bytes
+    each_way_s = collective_s(sent[..., 0], num_devices, spec, devices_per_host, mean_bytes=mean_dims * dim_bytes)
     each_way_s = each_way_s + collective_s(sent[..., 3] / group, hosts, spec, near)
     there_s, back_s = (
         each_way_s
@@ -174,8 +174,7 @@ class CollectiveTimes(NamedTuple):
 def collective_times(gpu: str, operation: Operation = "all_to_all") -> CollectiveTimes:
     """Public measurements of GPUs of this kind."""
     measured = _measured()
-    rows = measured[(measured["gpu"] == gpu) & (measured["operation"] == operation)]
-    rows.sort(order=["num_gpus", "bytes_per_gpu"])
+    rows = measured[(measured["gpu"] == gpu) & (measured["operation"] == operation)]  # by GPUs, then by bytes
     counts, sizes = np.unique(rows["num_gpus"]), np.unique(rows["bytes_per_gpu"])
     return CollectiveTimes(counts, sizes, rows["time_us"].reshape(len(counts), len(sizes)))
 

@@ -231,9 +231,9 @@ def _reuse(
     share = _shares(tables)
     rows = unique[:, None] * share  # [T, 17]
     unscaled = rows * (LOOKUPS_OF_BIN - 1)  # reads after the first
-    again = unscaled * ((lookups - unique) / unscaled.sum(dim=1).clamp(min=1e-12)).clamp(min=0)[:, None]
-    unbinned = (unscaled.sum(dim=1) <= 0)[:, None] * (lookups - unique).clamp(min=0)[:, None]
-    again = again + unbinned * share  # where bins show no reuse but counts do
+    unscaled = unscaled.where(unscaled.sum(dim=1, keepdim=True) > 0, share)  # if bins show no reuse but counts do
+    repeated = (lookups - unique).clamp(min=0)[:, None]
+    again = unscaled * (repeated / unscaled.sum(dim=1, keepdim=True).clamp(min=1e-12))
     return rows.flip(1), again.flip(1)
 
 

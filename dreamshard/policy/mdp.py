@@ -126,13 +126,17 @@ def rollout(
     noise = torch.zeros(count, *episode.allowed.shape)
     if generator is not None:  # Gumbel's, which turns the largest score into a sample of the softmax
         noise = -(-torch.rand(noise.shape, generator=generator).clamp(min=1e-20).log()).log()
-    capacity, tables = episode.capacity_bytes.numpy(), (episode.table_bytes.numpy(), episode.allowed.numpy())
-    scorer, latents = _Scorer.of(policy, episode.features), episode.latents.double().numpy()
+    capacity = episode.capacity_bytes.numpy()
     actions, loads, used_bytes, costs, legal = _place(
-        episode.law, scorer, latents, capacity, *tables, noise.double().numpy()
+        episode.law,
+        _Scorer.of(policy, episode.features),
+        episode.latents.double().numpy(),
+        capacity,
+        episode.table_bytes.numpy(),
+        episode.allowed.numpy(),
+        noise.double().numpy(),
     )
-    device, feasible = np.empty_like(actions), (used_bytes <= capacity).all(axis=1)
-    device[:, episode.order.numpy()] = actions
+    device, feasible = actions[:, episode.order.argsort().numpy()], (used_bytes <= capacity).all(axis=1)
     return Rollout(*map(torch.from_numpy, (device, loads.astype(np.float32), feasible, actions, costs, legal)))
 
 
@@ -164,10 +168,7 @@ def legal_devices(used: Ints, size: int, capacity: Ints, allowed: Mask) -> Mask:
 
     If none has, those with the most free memory are legal, so that a softmax stays defined; the episode ends over capacity.
     """
-    free = capacity - used
-    for d in range(len(free)):
-        if not allowed[d]:
-            free[d] = _FORBIDDEN
+    free = np.where(allowed, capacity - used, _FORBIDDEN)
     return free >= min(size, free.max())
 
 

@@ -8,7 +8,7 @@ from dreamshard.tasks import Placer
 RIVALS = ("torchrec_planner", "torchrec_planner_columns")
 
 
-def rival(name: str, *, spec: AcceleratorSpec | None = None) -> Placer:
+def rival(name: str, *, spec: AcceleratorSpec | None) -> Placer:
     """The rival `name`, which assumes the bandwidths of `spec`, or TorchRec's defaults.
 
     Raises:

@@ -77,27 +77,19 @@ class TorchRecPlanner:
         plans = []
         for types, parts in wanted:
             with suppress(PlannerError):
-                plans.append(self._planned(task, types, kernels, parts))
+                plans.append(self._planned(task, parameter_constraints(task, types, kernels, parts)))
         if not plans:
             raise NoPlacementError(
                 f"TorchRec's planner found no plan for the {len(task.tables)} tables of {task.name} on {task.num_devices} "
                 f"devices of {gib(task.memory_bytes)}; allow more memory, or choose another placer"
             )
         plan, _ = min(plans, key=lambda planned: planned[1])
-        tables, per_host = replace(task.tables, names=_names(task)), self._per_host(task)
-        planned = current_plan(plan, tables, num_devices=task.num_devices, devices_per_host=per_host)
-        return replace(planned.placement(tables), devices_per_host=per_host)
+        tables = replace(task.tables, names=_names(task))
+        planned = current_plan(plan, tables, num_devices=task.num_devices, devices_per_host=self._per_host(task))
+        return planned.placement(tables)
 
-    def _planned(
-        self, task: PlacementTask, sharding_types: list[str], kernels: list[str], column_parts: int
-    ) -> tuple[ShardingPlan, float]:
-        """TorchRec's plan, and its estimate of the slowest device's milliseconds.
-
-        Args:
-            sharding_types: empty for the types that TorchRec considers by default.
-            column_parts: of how many parts the columns of a table may be; 0 for at least 128 columns, as by default.
-        """
-        constraints = parameter_constraints(task, sharding_types, kernels, column_parts)
+    def _planned(self, task: PlacementTask, constraints: dict[str, ParameterConstraints]) -> tuple[ShardingPlan, float]:
+        """TorchRec's plan, and its estimate of the slowest device's milliseconds."""
         devices, batch_size = self.topology(task), local_batch_size(task)
         speed = EmbeddingPerfEstimatorFactory.create("default_estimator", topology=devices, constraints=constraints)
         rating = _Rating(topology=devices)
@@ -138,7 +130,12 @@ class TorchRecPlanner:
 def parameter_constraints(
     task: PlacementTask, sharding_types: list[str], kernels: list[str], column_parts: int
 ) -> dict[str, ParameterConstraints]:
-    """TorchRec's constraints of each table, with the lookups and the vectors that a sample has of it."""
+    """TorchRec's constraints of each table, with the lookups and the vectors that a sample has of it.
+
+    Args:
+        sharding_types: empty for the types that TorchRec considers by default.
+        column_parts: of how many parts the columns of a table may be; 0 for at least 128 columns, as by default.
+    """
     tables = task.tables
     return {
         name: ParameterConstraints(
@@ -178,8 +175,7 @@ def module_of(task: PlacementTask) -> EmbeddingBagCollection:
 
 def local_batch_size(task: PlacementTask) -> int:
     """Samples of each device: of the task's batch, or of the batch in which the tables' lookups were counted."""
-    counted = float(task.tables.lookups.sum() / task.tables.pooling_factor.sum().clamp(min=1e-9))
-    return max(1, round((task.batch_size or counted) / task.num_devices))
+    return max(1, round((task.batch_size or task.tables.batch_size) / task.num_devices))
 
 
 class _Rating(NoopPerfModel):  # type: ignore[misc]  # torchrec is untyped here

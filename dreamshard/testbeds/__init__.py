@@ -9,18 +9,13 @@ device      clock, memory, cold caches
 """
 
 import logging
+import re
 from pathlib import Path
 
 import torch
 
 from dreamshard.costs import SIMULATED
-from dreamshard.hardware.accelerator import (
-    DEFAULT_PRESET,
-    PRESETS,
-    hardware,
-    is_hardware_file,
-    preset_of,
-)
+from dreamshard.hardware.accelerator import DEFAULT_PRESET, PRESETS, hardware, is_hardware_file, preset_of
 from dreamshard.testbeds.base import Capacity, DeviceType, MeasurementError, Testbed, TestbedSetup
 from dreamshard.testbeds.device import device_model
 from dreamshard.testbeds.kinds import ClusterTestbed, EmulatedTestbed, SimulatedTestbed
@@ -31,9 +26,6 @@ from dreamshard.workloads import call
 logger = logging.getLogger(__name__)
 
 __all__ = ["Capacity", "MeasurementError", "Testbed", "TestbedSetup", "is_testbed", "open_testbed"]
-
-
-CLUSTERS = [f"cluster{on}{kind}" for on in ("", ":ray") for kind in ("", ":cpu", ":cuda")]
 
 
 def open_testbed(name: str, setup: TestbedSetup, launched: Ranks | None = None) -> Testbed:
@@ -68,7 +60,7 @@ def open_testbed(name: str, setup: TestbedSetup, launched: Ranks | None = None) 
             )
         spec = hardware(detail) if detail else preset_of(device_model(on)) or PRESETS[DEFAULT_PRESET]
         return EmulatedTestbed(setup, on, spec)
-    if name in ("auto", *CLUSTERS):
+    if name == "auto" or re.fullmatch(r"cluster(:ray)?(:cpu|:cuda)?", name):
         device_type: DeviceType | None = "cpu" if name.endswith("cpu") else "cuda" if name.endswith("cuda") else None
         ranks = ray_ranks(setup.most_devices, device_type) if detail.startswith("ray") else launched
         return ClusterTestbed(setup, device_type, ranks)

@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import psutil
 import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from dreamshard.costs import PHASES, CostSample, DeviceCosts, Infeasible, library_versions
+from dreamshard.hardware.roofline import Floats
 from dreamshard.tables import Placement
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.base import DeviceType, Testbed, TestbedSetup
@@ -42,7 +42,6 @@ INT32_LIMIT = 2**31 - 1
 _ALIGNMENT = 64  # bytes, a cache line
 _FILL = 0x3C  # byte of weights: 0.01 in fp32, 1.06 in fp16
 
-Floats = npt.NDArray[np.float64]
 Result = TypeVar("Result")
 Timed = Callable[[Callable[[], Any]], tuple[Any, float]]
 """Runs work; returns its result and milliseconds."""
@@ -234,12 +233,10 @@ def last_level_cache_bytes(num_ranks: int, cpus: Path = Path("/sys/devices/syste
 
     All ranks empty it at the same time, so each needs to write its part only.
     """
-    cores = sorted(os.sched_getaffinity(0))
+    caches = (cpus / f"cpu{min(os.sched_getaffinity(0))}" / "cache").glob("index*")
     with suppress(OSError, ValueError):
-        last = max(
-            (cpus / f"cpu{cores[0]}" / "cache").glob("index*"), key=lambda index: int((index / "level").read_text())
-        )
-        shared_by = int((last / "shared_cpu_map").read_text().strip().replace(",", ""), 16).bit_count()
+        last = max(caches, key=lambda index: int((index / "level").read_text()))
+        shared_by = int((last / "shared_cpu_map").read_text().replace(",", ""), 16).bit_count()
         ranks_there = max(1, min(num_ranks, shared_by, -(-num_ranks * shared_by // (os.cpu_count() or 1))))
         return int((last / "size").read_text().strip().removesuffix("K")) * 1024 // ranks_there
     return 0

@@ -1,6 +1,5 @@
 """The testbeds: costs computed by a roofline, measured on one device that stands for all, or on a rank per device."""
 
-import hashlib
 from dataclasses import replace
 from typing import Any
 
@@ -10,13 +9,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dreamshard.costs import SIMULATED, CostSample, DeviceCosts, Exchange, ExchangeSample, Infeasible
+from dreamshard.files import digest
 from dreamshard.hardware.accelerator import AcceleratorSpec, preset_of
 from dreamshard.hardware.links import collective_s
-from dreamshard.hardware.roofline import exchanges_s, sharding_costs
+from dreamshard.hardware.roofline import Floats, exchanges_s, sharding_costs
 from dreamshard.tables import Placement
 from dreamshard.tasks import PlacementTask, Shards
 from dreamshard.testbeds.base import Capacity, DeviceType, MeasurementError, Testbed, TestbedSetup, check_placement
-from dreamshard.testbeds.device import Device, DeviceTestbed, Floats, device_model, machine_memory_bytes
+from dreamshard.testbeds.device import Device, DeviceTestbed, device_model, machine_memory_bytes
 from dreamshard.testbeds.ranks import Job, Launcher, Layout, RankFailure, Ranks, describe_rank
 from dreamshard.testbeds.step import measure_step, require_fbgemm, require_operators
 
@@ -74,8 +74,7 @@ class SimulatedTestbed(Testbed):
 
     def _with_noise(self, costs_ms: Float[Tensor, "*B"], words: list[Any]) -> Float[Tensor, "*B"]:
         """Each cost times its own noise, drawn from the words, in float32."""
-        seed = int.from_bytes(hashlib.sha256(repr(words).encode()).digest()[:7])
-        generator = torch.Generator().manual_seed(seed)
+        generator = torch.Generator().manual_seed(int(digest(repr(words))[:14], 16))
         factors = 1 + self.noise * torch.randn(costs_ms.shape, generator=generator, dtype=costs_ms.dtype)
         return (costs_ms * factors.clamp(min=0)).to(torch.float32)
 
@@ -208,14 +207,15 @@ class ClusterTestbed(DeviceTestbed):
     def _timed(self, name: str, part: Layout, measured: Exchange | Shards) -> Floats | Infeasible:
         """`[R, D, P]` milliseconds of each timed pass, rank and phase; ends all ranks on any error, which is one sentence."""
         self.ranks = self.ranks or Ranks(Launcher(self.setup.most_devices, on_gpu=self._on_gpu))
-        job = Job(device_type=self.device_type, setup=self.setup, members=part.numbers, measured=measured)
+        members = tuple(rank.number for rank in part.ranks)
+        job = Job(device_type=self.device_type, setup=self.setup, members=members, measured=measured)
         try:
             answers = self.ranks.do(job)
         except RankFailure as failure:
             host = next(rank.host for rank in self.layout.ranks if rank.number == failure.rank)
             on_host = f" on host {host}" if len(self.layout.pattern) > 1 else ""
             error = MeasurementError(
-                f"measuring {name} failed on rank {failure.rank} of {len(part.numbers)}{on_host}: {failure.what}; start again"
+                f"measuring {name} failed on rank {failure.rank} of {len(members)}{on_host}: {failure.what}; start again"
             )
             if failure.trace:
                 error.add_note(f"rank {failure.rank}:\n{failure.trace}")

@@ -98,11 +98,6 @@ class Layout:
         """Of the first host."""
         return self.pattern[0]
 
-    @property
-    def numbers(self) -> tuple[int, ...]:
-        """Number of the rank of each device."""
-        return tuple(rank.number for rank in self.ranks)
-
     def part(self, num_devices: int, devices_per_host: int | None = None) -> "Layout":
         """The ranks that measure a task of so many devices, of any number per host without `devices_per_host`.
 
@@ -246,11 +241,7 @@ class Ranks:
             self._end(how, RankFailure(0, "all ranks have ended"))
 
     def _answers(self, what: str, timeout_s: float) -> list[Any]:
-        """What each rank has put under `what`.
-
-        Raises:
-            RankFailure: a rank failed first; all have ended.
-        """
+        """What each rank has put under `what`; a RankFailure says that a rank failed first, and all have ended."""
         missing = self._missing(what, timeout_s, lambda: self._store.check([FAILED]) or self.launcher.exits())
         if missing:
             raise self._end(FAILED, RankFailure(missing[0], f"no answer within {timeout_s:g} s"))

@@ -15,11 +15,7 @@ RESERVE_TIMEOUT_S = 60.0
 
 
 class RayLauncher(Launcher):
-    """Starts ranks as tasks in a placement group.
-
-    Raises:
-        ConnectionError: others use the devices.
-    """
+    """Starts ranks as tasks in a placement group; a ConnectionError says that others use the devices."""
 
     def __init__(self, ray: Any, num_ranks: int, *, on_gpu: bool) -> None:
         super().__init__(num_ranks, on_gpu=on_gpu)

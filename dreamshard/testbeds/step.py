@@ -23,9 +23,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dreamshard.costs import Exchange, Infeasible
+from dreamshard.hardware.roofline import Floats
 from dreamshard.tables import ON_ONE_DEVICE, ON_ONE_HOST, SHARDING_TYPES, Optimizer, Precision, ShardingType
 from dreamshard.tasks import Activations, Shards
-from dreamshard.testbeds.device import INT32_LIMIT, Device, Floats
+from dreamshard.testbeds.device import INT32_LIMIT, Device
 from dreamshard.workloads import Lookups
 
 ELEMENT_BYTES = 4  # fp32
@@ -295,8 +296,14 @@ def measure_step(shards: Shards, device: Device, rank: int, teams: Teams | None 
     Raises:
         ValueError: lookups are missing.
     """
-    everyone = teams.everyone if teams else None
-    asked_bytes = step_bytes(shards, device.setup.batch_size, rank, is_exchanged=teams is not None)
+    everyone, buffer_bytes = (teams.everyone, 2 * ELEMENT_BYTES) if teams else (None, 0)  # both ways
+    held = Activations(
+        batch_size=device.setup.batch_size,
+        sent_bytes=2 * ELEMENT_BYTES + buffer_bytes,  # vectors and gradients
+        received_bytes=buffer_bytes,
+    )
+    task = replace(shards.task, activations=held)
+    asked_bytes = int(replace(shards, task=task).on(rank).device_bytes.sum()) + task.received_bytes
     built = device.within_memory(
         lambda: (RankOperators(shards, device, rank), collectives_of(shards, teams, device) if teams else []),
         asked_bytes,
@@ -364,14 +371,6 @@ def _timed(work: Work, team: Group | None, device: Device) -> float:
     spent_ms = device.clock.communicate(work)[1]
     dist.barrier(group=team)
     return spent_ms
-
-
-def step_bytes(shards: Shards, batch_size: int, rank: int, *, is_exchanged: bool) -> int:
-    """Memory for a rank's shards, their vectors and gradients, and the buffers of its collectives both ways."""
-    buffers = 2 * ELEMENT_BYTES * is_exchanged
-    held = Activations(batch_size=batch_size, sent_bytes=2 * ELEMENT_BYTES + buffers, received_bytes=buffers)
-    task = replace(shards.task, activations=held)
-    return int(replace(shards, task=task).on(rank).device_bytes.sum()) + task.received_bytes
 
 
 def all_to_all(sent: list[int], received: list[int], team: Group, place: torch.device) -> tuple[Work, Work]:

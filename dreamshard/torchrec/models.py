@@ -19,13 +19,12 @@ from torchrec.modules.mc_embedding_modules import BaseManagedCollisionEmbeddingC
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from dreamshard.files import digest, reading, shown
-from dreamshard.tables import ModelTable, Precision, Tables, concatenate, padded_dim
+from dreamshard.tables import ModelTable, Precision, Tables, concatenate
 from dreamshard.workloads import (
     Lookups,
     ModelTables,
     Workload,
     WorkloadConfig,
-    WorkloadTable,
     call,
     check_indices,
     index_dtype,
@@ -241,13 +240,9 @@ def record(model: object, batches: Iterable[Any], *, num_samples: int | None = N
     for name, collected in parts.items():
         indices, lengths = (torch.cat(parts) for parts in zip(*collected, strict=True))
         lookups[name] = Lookups(indices, nn.functional.pad(lengths.cumsum(0), (1, 0))).first(kept)
-    counted = [
-        statistics(WorkloadTable(name, table.rows, padded_dim(table.dim), lookups[name]))
-        for name, table in model.by_name.items()
-    ]
-    tables = replace(concatenate(counted), poolings=model.tables.poolings)
+    counted = [statistics(replace(table, name=name), lookups[name]) for name, table in model.by_name.items()]
     note = f"lookups were counted in {kept} samples of {count} batches, as one batch"
-    return replace(model, tables=tables, lookup_notes=(note,), lookups=lookups)
+    return replace(model, tables=concatenate(counted), lookup_notes=(note,), lookups=lookups)
 
 
 def open_model(config: WorkloadConfig) -> Workload:
@@ -268,11 +263,7 @@ def open_model(config: WorkloadConfig) -> Workload:
         for name, lookups in recorded.items()
     }
     samples = max((lookups.batch_size for lookups in recorded.values()), default=0)
-    listed = [
-        replace(table, name=name, pooling_factor=pooling)
-        for (name, table), pooling in zip(model.by_name.items(), model.tables.pooling_factor.tolist(), strict=True)
-    ]
-    return listed_workload(config, listed, lambda table, _: recorded[table.name], tokens, samples, notes)
+    return listed_workload(config, model.listed, lambda table, _: recorded[table.name], tokens, samples, notes)
 
 
 def _lookups(table: ModelTable, features: Mapping[str, Any], where: str) -> tuple[Tensor, Tensor]:
@@ -286,10 +277,7 @@ def _lookups(table: ModelTable, features: Mapping[str, Any], where: str) -> tupl
     lengths = [part.lengths().detach().cpu().long() for part in parts]
     sample = torch.cat([torch.repeat_interleave(counts) for counts in lengths])  # [N]
     indices = torch.cat([part.values().detach().cpu().long() for part in parts])[sample.argsort(stable=True)]
-    try:
-        check_indices(indices, table.rows, f"{where}, {shown(table.features)} of table {table.name!r},")
-    except ValueError as error:
-        raise ValueError(f"{error}, or yield remapped ids") from error
+    check_indices(indices, table.rows, f"{where}, {shown(table.features)} of table {table.name!r},")
     return indices.to(index_dtype(table.rows)), torch.stack(lengths).sum(dim=0)
 
 

@@ -49,8 +49,7 @@ from dreamshard.tables import (
     padded_dim,
 )
 from dreamshard.tasks import PlacementTask, Shards
-from dreamshard.torchrec.models import Sharders, class_name, discover
-from dreamshard.workloads.table_list import model_tables
+from dreamshard.torchrec.models import Sharders, class_name, tables_of
 
 CACHED = "fused_uvm_caching"
 DEFAULT_SHARE = 0.2
@@ -183,7 +182,7 @@ def load_plan(
     >>> sorted(ds.load_plan("plan.json", model).plan[""])
     ['item', 'user']
     """
-    plan, tables, is_running = read_plan(path), model_tables(discover(model, sharders)[0]), dist.is_initialized()
+    plan, tables, is_running = read_plan(path), tables_of(model, sharders=sharders), dist.is_initialized()
     if others := sorted(plan.tables.keys() - set(tables.tables.names)):
         raise ValueError(f"{path} was not made for this model: it has no table {shown(others)}; plan again")
     options = sharding_options(plan.placement(tables.tables), tables.details, model)
@@ -398,15 +397,15 @@ def narrowed(
                 "EmbeddingBagCollection, or use --format json"
             )
         limits = (given or {}).get(table.name, ParameterConstraints())
-        usual = EmbeddingCollection if table.pooling == "none" else EmbeddingBagCollection
+        is_sequence, is_processed = table.pooling == "none", "FeatureProcessed" in table.collection
+        usual = EmbeddingCollection if is_sequence else EmbeddingBagCollection
         sharder = offers.get(table.collection) or offers[class_name(usual)]
         allowed = constraints.sharding_types_for(name)
         is_general = allowed in (SHARDING_TYPES, ON_ONE_DEVICE) and name not in constraints.sharding_types_of
         is_named = limits.sharding_types or not is_general
-        is_processed = "FeatureProcessed" in table.collection
         rare: dict[ShardingType, bool] = {
             "grid_shard": given is not None or is_processed,
-            "column_wise": table.pooling == "none",
+            "column_wise": is_sequence,
             "row_wise": is_processed,
             "table_row_wise": is_processed,
         }
@@ -415,7 +414,7 @@ def narrowed(
         if is_odd:  # for fbgemm's fused operator
             left_out = set(SHARDING_TYPES) - {"data_parallel"}
             copied.append(name)
-        if table.pooling == "none" and device_type == "cpu":
+        if is_sequence and device_type == "cpu":
             left_out |= {"data_parallel"}  # fbgemm's dense operator would pool it
         kernels = {*(limits.compute_kernels or ("fused", "dense", CACHED))}
         offered = sharder.sharding_types(device_type)
@@ -439,7 +438,7 @@ def narrowed(
             narrower.append(name)
         types_of[name] = tuple(in_device or in_host)
         if not in_device or not in_host:
-            load_factor = limits.cache_params.load_factor if limits.cache_params else None
+            load_factor = getattr(limits.cache_params, "load_factor", None)
             share = 0.0 if in_device else DEFAULT_SHARE if load_factor is None else load_factor
             if bool(share) != bool(shares.setdefault(name, share)):
                 raise ValueError(f"table {table.path!r} is to be cached and never to be cached; drop one")

@@ -37,15 +37,11 @@ def profiled_steps(
     """
     rank, ranks = dist.get_rank(), dist.get_world_size()
     if rank == 0:
-        stats = tables.tables
-        counted = {name: getattr(stats, name).tolist() for name in ("pooling_factor", "lookups", "unique_rows", "bins")}
-        listed = [
-            asdict(detail) | {"name": stats.names[t]} | {name: values[t] for name, values in counted.items()}
-            for t, detail in enumerate(tables.details)
-        ]
-        model, per_host = type(dmp.module).__name__, get_topology_group_world_size()
-        job = {"model": model, "batch_size": batch_size * ranks, "versions": dict(library_versions())}
-        plan = current_plan(dmp.plan, stats, num_devices=ranks, devices_per_host=per_host)
+        listed, versions = [asdict(table) for table in tables.listed], dict(library_versions())
+        job = {"model": type(dmp.module).__name__, "batch_size": batch_size * ranks, "versions": versions}
+        plan = current_plan(
+            dmp.plan, tables.tables, num_devices=ranks, devices_per_host=get_topology_group_world_size()
+        )
         for name, text in {"plan": plan.to_json(), "tables": json.dumps(listed), "job": json.dumps(job)}.items():
             with _writing(str(folder), f"{name}.json") as temporary:
                 temporary.write_text(text, encoding="utf-8")

@@ -84,7 +84,8 @@ class TrainingAlgorithm:
     """Algorithm 1 of the paper, by default with the structured cost network and placers that search.
 
     Attributes:
-        networks: makes an untrained cost network and policy; their weights are drawn from torch's global generator.
+        network: makes an untrained cost network; weights, also the policy's, are drawn from torch's global generator.
+        policy: makes an untrained policy.
         normaliser: of the features in a training on tables of a pool.
         made: a placer of trained networks.
         uses_exchanges: whether the cost network learns from all-to-alls measured alone.
@@ -96,10 +97,8 @@ class TrainingAlgorithm:
     """
 
     name: Algorithm = "dreamshard"
-    networks: Callable[[Normaliser], tuple[CostNetwork, nn.Module]] = lambda normaliser: (
-        StructuredCostNetwork(normaliser),
-        PolicyNetwork(),
-    )
+    network: Callable[[Normaliser], CostNetwork] = StructuredCostNetwork
+    policy: Callable[[], nn.Module] = PolicyNetwork
     normaliser: Callable[[Tables], Normaliser] = Normaliser.fit
     made: Callable[..., TrainedPlacer] = DreamShardPlacer
     uses_exchanges: bool = True
@@ -139,7 +138,7 @@ class TrainingAlgorithm:
             normaliser = self.normaliser(pool)
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(seed)
-                network, policy = self.networks(normaliser)
+                network, policy = self.network(normaliser), self.policy()
         elif base.name == self.name:
             network, policy, normaliser = deepcopy(base.cost_network), deepcopy(base.policy), base.normaliser
         else:
@@ -240,7 +239,7 @@ TRAINING_ALGORITHMS: dict[str, TrainingAlgorithm] = {
         TrainingAlgorithm(),
         TrainingAlgorithm(
             name="paper",
-            networks=lambda _: (PaperCostNetwork(), PolicyNetwork()),
+            network=lambda _: PaperCostNetwork(),
             normaliser=lambda _: Normaliser.per_task(),
             made=partial(DreamShardPlacer, inference="policy"),
             uses_exchanges=False,
@@ -250,7 +249,8 @@ TRAINING_ALGORITHMS: dict[str, TrainingAlgorithm] = {
         ),
         TrainingAlgorithm(
             name="autoshard",  # placers balance compute, whatever all-to-alls cost
-            networks=lambda _: (ComputeCostNetwork(), AutoShardPolicy()),
+            network=lambda _: ComputeCostNetwork(),
+            policy=AutoShardPolicy,
             made=AutoShardPlacer,
             uses_exchanges=False,
             rollout=autoshard.rollout,
@@ -315,7 +315,7 @@ def load_placer(folder: Path | UPath) -> TrainedPlacer:
         weights, method = safetensors.load((folder / _WEIGHTS).read_bytes()), TRAINING_ALGORITHMS[config["algorithm"]]
         mean, std = (weights.pop(f"normaliser.{name}") for name in ("mean", "std"))
         normaliser = Normaliser(mean, std, config["normalised_by"])
-        network, policy = method.networks(normaliser)
+        network, policy = method.network(normaliser), method.policy()
         nn.ModuleDict({"cost_network": network, "policy": policy}).load_state_dict(weights)
         network.measured_on = config["measured_on"] and MeasuredOn.model_validate(config["measured_on"])
         options = {name: config[name] for name in _OPTIONS if name in config}

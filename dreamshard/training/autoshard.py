@@ -173,11 +173,10 @@ def rollout(
         compute_ms[row, action] = network.phases_ms(loads[row, action])[:, 0]
         used_bytes[row, action] += size
     actions, log_prob, legal, known = (torch.stack(column, dim=1) for column in zip(*steps, strict=True))
-    device = torch.empty_like(actions)
-    device[:, episode.order] = actions
     balance = compute_ms.amin(dim=1) / compute_ms.amax(dim=1).clamp(min=1e-9)
     excess = (used_bytes - capacity).amax(dim=1) / capacity.amax().clamp(min=1)
-    return AutoShardRollout(device, actions, log_prob, legal, known, torch.where(excess > 0, -excess, balance))
+    device, reward = actions[:, episode.order.argsort()], torch.where(excess > 0, -excess, balance)
+    return AutoShardRollout(device, actions, log_prob, legal, known, reward)
 
 
 def update(
@@ -216,25 +215,13 @@ def actor_critic_loss(
     values = policy.value(states).squeeze(-1).expand_as(log_prob)  # of the reward to come
     rewards = torch.zeros_like(log_prob)
     rewards[:, -1] = taken.reward
-    target = vtrace(taken.log_prob, log_prob.detach(), rewards, values.detach())
+    advantages = vtrace(taken.log_prob, log_prob.detach(), rewards, values.detach())
     loss = (
-        -(target.advantages * log_prob).sum()
-        + _VALUE_WEIGHT * 0.5 * (target.values - values).square().sum()
+        -(advantages * log_prob).sum()
+        + _VALUE_WEIGHT * 0.5 * (values.detach() + advantages - values).square().sum()
         - entropy_weight * entropy.sum()
     )
     return loss, entropy.mean().item()
-
-
-class VTrace(NamedTuple):
-    """Targets of one batch of episodes; constants, without gradients.
-
-    Attributes:
-        values: `[B, T]` to train the value estimate towards.
-        advantages: `[B, T]` of the actions taken.
-    """
-
-    values: Tensor
-    advantages: Tensor
 
 
 @torch.no_grad()
@@ -243,23 +230,22 @@ def vtrace(
     target_log_prob: Float[Tensor, "B T"],
     rewards: Float[Tensor, "B T"],
     values: Float[Tensor, "B T"],
-) -> VTrace:
-    """Targets for whole episodes, undiscounted, with importance weights truncated at 1; nothing follows the last step.
+) -> Float[Tensor, "B T"]:
+    """Advantages of the actions of whole episodes: with the values, targets to train the value estimate towards.
+
+    Undiscounted, with importance weights truncated at 1; nothing follows the last step.
 
     Args:
         behaviour_log_prob: of each action under the policy that took it, the target's under the one that learns.
         values: estimated before each action, `rewards` come after it.
     """
     weight = (target_log_prob - behaviour_log_prob).exp().clamp(max=1)  # [B, T]
-    after = nn.functional.pad(values[:, 1:], (0, 1))
-    delta = weight * (rewards + after - values)
-    excess = torch.zeros_like(delta)  # of the target over the estimate
-    following = torch.zeros_like(delta[:, 0])
-    for t in reversed(range(delta.shape[1])):
-        excess[:, t] = following = delta[:, t] + weight[:, t] * following
-    targets = values + excess
-    after = nn.functional.pad(targets[:, 1:], (0, 1))
-    return VTrace(targets, weight * (rewards + after - values))
+    advantages = torch.zeros_like(values)
+    targets = nn.functional.pad(values, (0, 1))
+    for t in reversed(range(values.shape[1])):
+        advantages[:, t] = weight[:, t] * (rewards[:, t] + targets[:, t + 1] - values[:, t])
+        targets[:, t] += advantages[:, t]
+    return advantages
 
 
 @dataclass(frozen=True)

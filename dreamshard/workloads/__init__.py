@@ -11,7 +11,6 @@ from dreamshard.workloads.lookups import (
     LookupFiles,
     Lookups,
     LookupSource,
-    WorkloadTable,
     check_indices,
     dataset_version,
     index_dtype,
@@ -20,7 +19,7 @@ from dreamshard.workloads.lookups import (
     write_lookups,
 )
 from dreamshard.workloads.sources import call, change_token, is_function, known_as, open_workload
-from dreamshard.workloads.table_list import ModelTables, check_records, fill_missing_columns, list_tables, model_tables
+from dreamshard.workloads.table_list import ModelTables, check_records, list_tables, model_tables
 from dreamshard.workloads.workload import (
     META_WORKLOADS,
     Workload,
@@ -38,14 +37,12 @@ __all__ = [
     "ModelTables",
     "Workload",
     "WorkloadConfig",
-    "WorkloadTable",
     "bundled_lists",
     "call",
     "change_token",
     "check_indices",
     "check_records",
     "dataset_version",
-    "fill_missing_columns",
     "index_dtype",
     "is_function",
     "known_as",

@@ -25,16 +25,15 @@ from tempfile import NamedTemporaryFile
 
 import fsspec
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from dreamshard.files import InputError, json_digest, reading, replacing
-from dreamshard.tables import NUM_BINS, ROW_BLOCKS, Tables, block_shares
+from dreamshard.tables import NUM_BINS, ROW_BLOCKS, ModelTable, Tables, block_shares, padded_dim
 
 UNUSED_S = 30 * 86_400.0
 """Time after which a local copy of remote lookups is removed; it is fetched again if it is read."""
@@ -74,17 +73,6 @@ class Lookups:
         lengths = ((self.offsets + turns[:, None]) // count).diff()  # [count, B]
         offsets: Int[Tensor, " P"] = nn.functional.pad(lengths.flatten().cumsum(0), (1, 0))
         return Lookups(torch.cat([self.indices[bag::count] for bag in range(count)]), offsets)
-
-
-@dataclass(frozen=True)
-class WorkloadTable:
-    """One table as a source yields it, without statistics; `poolings` as in `Tables`."""
-
-    name: str
-    rows: int
-    dim: int
-    lookups: Lookups
-    poolings: float = 1.0
 
 
 LookupSource = Callable[[str], Lookups]
@@ -158,11 +146,11 @@ def read_lookups(path: str | Path) -> Lookups:
 
 def check_indices(indices: Int[Tensor, " N"], rows: int | None, name: str) -> None:
     """Raise a ValueError if an index names no row of the table."""
-    low, high = (int(bound) for bound in indices.aminmax()) if len(indices) else (0, 0)
+    low, high = map(int, indices.aminmax()) if len(indices) else (0, 0)
     if low < 0:
-        raise ValueError(f"{name} has a negative index ({low}); give 0 or more")
+        raise ValueError(f"{name} has a negative index ({low}); give 0 or more, or remap ids")
     if rows is not None and high >= rows:
-        raise ValueError(f"{name} has index {high} outside its {rows} rows; give its hash size")
+        raise ValueError(f"{name} has index {high} outside its {rows} rows; give its hash size, or remap ids")
 
 
 def index_dtype(rows: int) -> torch.dtype:
@@ -170,29 +158,30 @@ def index_dtype(rows: int) -> torch.dtype:
     return torch.int32 if rows <= 2**31 else torch.int64
 
 
-def statistics(table: WorkloadTable) -> Tables:
-    """`Tables` of one table, from one batch of lookups; a ValueError says that the batch has no samples."""
-    lookups, num_lookups = table.lookups, len(table.lookups.indices)
+def statistics(table: ModelTable, lookups: Lookups) -> Tables:
+    """`Tables` of one table, from one batch of its lookups; a ValueError says that the batch has no samples."""
+    num_lookups = len(lookups.indices)
     if lookups.batch_size < 1:
         raise ValueError(f"table {table.name!r} has a batch without samples, so it has no pooling factor; ingest more")
     ids, counts = np.unique(lookups.indices.numpy(), return_counts=True)  # [U]
     blocks = min(table.rows, ROW_BLOCKS)
     by_block = np.bincount(ids.astype(np.int64) * blocks // table.rows, counts, blocks)
-    return Tables(
-        (table.name,),
-        rows=torch.tensor([table.rows]),
-        dim=torch.tensor([table.dim]),
-        pooling_factor=torch.tensor([num_lookups / lookups.batch_size], dtype=torch.float64),
-        bins=torch.from_numpy(bin_counts(counts) / max(1, len(counts)))[None],
-        lookups=torch.tensor([num_lookups]),
-        unique_rows=torch.tensor([len(counts)]),
-        poolings=torch.tensor([table.poolings], dtype=torch.float64),
-        block_share=block_shares([torch.from_numpy(by_block) / num_lookups if num_lookups else (1.0,)]),
-    )
+    columns = {
+        "rows": table.rows,
+        "dim": padded_dim(table.dim),
+        "pooling_factor": num_lookups / lookups.batch_size,
+        "bins": bin_counts(counts) / max(1, len(counts)),
+        "lookups": num_lookups,
+        "unique_rows": len(counts),
+        "poolings": table.poolings,
+    }
+    arrays = {name: torch.from_numpy(np.array([value])) for name, value in columns.items()}
+    share = torch.from_numpy(by_block) / num_lookups if num_lookups else (1.0,)
+    return Tables((table.name,), **arrays, block_share=block_shares([share]))
 
 
-def bin_counts(counts: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-    """`[17]` number of rows whose count lies in (0,1], (1,2], (2,4] ... (32768, inf)."""
+def bin_counts(counts: Int[np.ndarray, " U"]) -> Float[np.ndarray, " 17"]:
+    """Number of rows whose count lies in (0,1], (1,2], (2,4] ... (32768, inf)."""
     bins = np.minimum(np.frexp((counts - 1).astype(np.float64))[1], NUM_BINS - 1)  # bit length of count - 1
     return np.bincount(bins, minlength=NUM_BINS).astype(np.float64)
 
@@ -312,7 +301,7 @@ def open_criteo(path: Path, batch_size: int) -> RecordedFile:
     return RecordedFile(len(_CATEGORICAL), values.shape[1], lookups)
 
 
-def _values(column: pa.StringArray) -> npt.NDArray[np.int64]:
+def _values(column: pa.StringArray) -> Int[np.ndarray, " B"]:
     """Hexadecimal numbers; -1 if missing."""
     encoded = column.dictionary_encode()
     texts = encoded.dictionary.to_pylist()

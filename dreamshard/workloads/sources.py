@@ -25,7 +25,6 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import fsspec
-import pyarrow.parquet as pq
 from fsspec.implementations.local import LocalFileSystem
 
 from dreamshard.files import did_you_mean, first_line, json_digest, reading
@@ -150,8 +149,10 @@ def _find(source: str) -> _Found:
         else:
             entries = [entry for entry in system.ls(path, detail=True) if entry["type"] == "file"]
     # the checksum of a file by its store, or otherwise all that the store says of it
-    about = [str(entry.get("ETag") or sorted((key, str(value)) for key, value in entry.items())) for entry in entries]
-    tokens = dict(sorted(zip((entry["name"].rpartition("/")[2] for entry in entries), about, strict=True)))
+    tokens = {
+        entry["name"].rpartition("/")[2]: str(entry.get("ETag") or sorted((key, str(of)) for key, of in entry.items()))
+        for entry in sorted(entries, key=lambda entry: entry["name"])
+    }
     if not name:
         lists, data = [file for file in tokens if file in LISTS], [file for file in tokens if _data_file(file)]
         if len(lists) > 1:
@@ -187,25 +188,21 @@ def _with_lookups_beside(config: WorkloadConfig, files: _Found, listed: list[Mod
             f"{files.folder} holds {min(beside - {*file_of.values()})}, but no table of its list has that name; name the "
             f"files after the tables, such as {min({*file_of.values()} - beside)}"
         )
-    num_samples = 0
-    if recorded:
-        first = file_of[next(iter(recorded))]
-        with (
-            local_folder(files.folder, first) as local,
-            reading(local / first, "cannot be read as Parquet", "write it again"),
-        ):
-            num_samples = int(pq.read_metadata(local / first).num_rows)
+
+    def read(file: str) -> Lookups:
+        with local_folder(files.folder, file) as local:
+            return read_lookups(local / file)
 
     def lookups(table: ModelTable, samples: int) -> Lookups:
-        with local_folder(files.folder, file_of[table.name]) as local:
-            read = read_lookups(local / file_of[table.name])
-        if read.batch_size < samples:
+        found = read(file_of[table.name])
+        if found.batch_size < samples:
             raise ValueError(
-                f"{file_of[table.name]} holds {read.batch_size} samples, fewer than the {samples} of the other tables; "
+                f"{file_of[table.name]} holds {found.batch_size} samples, fewer than the {samples} of the other tables; "
                 "record the same samples for every table"
             )
-        return read.first(samples)
+        return found.first(samples)
 
+    num_samples = read(file_of[next(iter(recorded))]).batch_size if recorded else 0
     return listed_workload(config, listed, lookups, recorded, num_samples)
 
 

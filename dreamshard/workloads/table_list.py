@@ -11,11 +11,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 import torch
-from pydantic import TypeAdapter
 
 from dreamshard.files import InputError, brief, did_you_mean, reading, shown
 from dreamshard.tables import (
@@ -48,7 +48,6 @@ _OTHER_NAMES = {
 """TorchRec's names for columns, and the names in the `table_configs.json` of the papers' authors."""
 _TEXTS = dict.fromkeys(("name", "index", "features", "feature_names"), pa.string())  # of CSV, even if they are numbers
 _SAME_POOLING = 0.01  # relative: the pooling factor of an ingested table is counted in generated lookups
-_TABLE = TypeAdapter(ModelTable)
 
 
 def list_tables(path: str | Path) -> list[ModelTable]:
@@ -96,36 +95,26 @@ def check_records(records: Mapping[str, Mapping[str, Any]]) -> list[ModelTable]:
             given["bins"] = [given.get(column) for column in _BINS]
         given.setdefault("features", (str(given["name"]),))
         with reading(where, "is wrong", "correct it"):
-            table = _TABLE.validate_python(given)
+            table = ModelTable(**given)
         if table.path in tables:
             raise InputError(f"{where}: table {table.name!r} is listed before; rename one of them")
         tables[table.path] = table
     return list(tables.values())
 
 
-def fill_missing_columns(listed: Sequence[ModelTable], defaults: Tables | None = None) -> Tables:
-    """Complete `Tables` from a list.
+def _completed(listed: Sequence[ModelTable], defaults: Tables | None) -> Tables:
+    """`Tables` of a list; a missing pooling factor is one lookup per feature, or the counted lookups per sample.
 
-    Args:
-        listed: tables; a missing pooling factor is one lookup per feature, or the counted lookups per sample.
-        defaults: dataset whose lookups fill in bins, lookups and distinct rows: those of the same table
-            (`with_ingested`), or its mean reuse; None for a Zipf law's expectation.
+    Other statistics are filled in by the mean reuse of `defaults`, or a Zipf law's expectation.
     """
-    batch = DEFAULT_BATCH
-    if defaults is not None and float(defaults.pooling_factor.sum()):
-        batch = max(1, round(float(defaults.lookups.sum() / defaults.pooling_factor.sum())))
-    listed = with_ingested(listed, defaults)
+    batch = DEFAULT_BATCH if defaults is None else defaults.batch_size
     complete = [_filled(table, batch, defaults) for table in listed]
-    types = dict.fromkeys(("pooling_factor", "bins", "poolings"), torch.float64)
-    tensors = {
-        name: torch.tensor([columns[name] for columns in complete], dtype=types.get(name, torch.int64))
-        for name in complete[0]
-    }
+    columns = {name: torch.from_numpy(np.array([table[name] for table in complete])) for name in complete[0]}
     shares = block_shares([table.block_share for table in listed])
-    return Tables(tuple(table.name for table in listed), **tensors, block_share=shares)
+    return Tables(tuple(table.name for table in listed), **columns, block_share=shares)
 
 
-def with_ingested(listed: Sequence[ModelTable], ingested: Tables | None) -> list[ModelTable]:
+def _with_ingested(listed: Sequence[ModelTable], ingested: Tables | None) -> list[ModelTable]:
     """The tables, with missing statistics from the ingested table of equal name, size and pooling factor."""
     if ingested is None:
         return list(listed)
@@ -211,6 +200,17 @@ class ModelTables:
         return dict(zip(self.tables.names, self.details, strict=True))
 
     @property
+    def listed(self) -> list[ModelTable]:
+        """Each table as a list would have it: by its name in `tables`, with the statistics of its lookups."""
+        known = {
+            name: getattr(self.tables, name).tolist() for name in ("pooling_factor", "lookups", "unique_rows", "bins")
+        }
+        return [
+            replace(table, name=name, **{column: values[t] for column, values in known.items()})
+            for t, (name, table) in enumerate(self.by_name.items())
+        ]
+
+    @property
     def precision(self) -> Precision:
         """The type of weights of most tables."""
         return Counter(detail.precision for detail in self.details).most_common(1)[0][0]
@@ -243,8 +243,8 @@ class ModelTables:
         """
         usual: Precision = precision or self.precision
         others = {} if precision else {name: d.precision for name, d in self.by_name.items() if d.precision != usual}
-        options |= {"precision": usual, "optimizer": optimizer or self.optimizer, "precision_of": others}
-        return PlacementTask(self.tables, num_devices, memory_bytes, name=name, **options)
+        sizes = self.tables, num_devices, memory_bytes
+        return PlacementTask(*sizes, usual, optimizer or self.optimizer, name, precision_of=others, **options)
 
 
 def model_tables(
@@ -258,7 +258,8 @@ def model_tables(
 
     Args:
         pooling_factors: mean lookups per sample by name of a table or feature, instead of the tables' own.
-        defaults: dataset whose lookups fill in the others, as for `fill_missing_columns`.
+        defaults: dataset whose lookups fill in missing statistics: those of the same table, or its mean reuse; None for a
+            Zipf law's expectation.
         notes: parts not used so far.
 
     Raises:
@@ -266,7 +267,7 @@ def model_tables(
     """
     if not details:
         raise ValueError("the model has no embedding tables, so there is nothing to place; give one with a collection")
-    given = dict(pooling_factors or {})
+    given = pooling_factors or {}
     known = {key for detail in details for key in (detail.name, detail.path, *detail.features)}
     if unknown := sorted(given.keys() - known):
         raise ValueError(
@@ -276,11 +277,11 @@ def model_tables(
         replace(detail, name=name, pooling_factor=_pooling_factor(detail, given))
         for name, detail in zip(_unique_names(details), details, strict=True)
     ]
-    complete = with_ingested(listed, defaults)
+    complete = _with_ingested(listed, defaults)
     assumed = [table.name for table in complete if table.pooling_factor is None and table.lookups is None]
     guess = f"how often {shown(assumed)} are looked up is not known: one lookup per feature and sample is assumed"
     tables = ModelTables(
-        fill_missing_columns(complete, defaults),
+        _completed(complete, defaults),
         tuple(details),
         lookup_notes=(guess,) if assumed else (),
         filled_in=lacking(listed),

@@ -61,7 +61,7 @@ class TasksConfig:
             if frozenset(drawn) in tasks:
                 continue
             task = self.task(pool.select(drawn), f"{name}-{len(tasks):03}")
-            largest, size_bytes = int(task.table_bytes.argmax()), int(task.table_bytes.max())
+            size_bytes, largest = map(int, task.table_bytes.max(dim=0))
             if size_bytes > self.memory_bytes:
                 raise ValueError(
                     f"table {task.tables.names[largest]!r} needs {gib(size_bytes)}, and a device has "

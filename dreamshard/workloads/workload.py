@@ -10,7 +10,7 @@ and so on, as fitted once (`data/SOURCES.md`).
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -26,7 +26,7 @@ from pydantic import Field
 
 from dreamshard.files import MOST_ROWS, digest, json_digest
 from dreamshard.tables import DIM_MULTIPLE, NUM_BINS, ModelTable, padded_dim
-from dreamshard.workloads.lookups import Lookups, WorkloadTable, check_indices, index_dtype
+from dreamshard.workloads.lookups import Lookups, check_indices, index_dtype
 
 DATA = Path(__file__).parent / "data"
 META_WORKLOADS = ("meta-dlrm-2021", "meta-dlrm-2022")
@@ -58,6 +58,8 @@ def list_file(source: str) -> Path | None:
     return path if path.suffix in (".csv", ".parquet", ".json") and path.is_file() else None
 
 
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
 Positive = Annotated[int, Field(ge=1)]
 
 
@@ -105,11 +107,6 @@ class Workload:
     notes: tuple[str, ...] = ()
 
     @property
-    def names(self) -> tuple[str, ...]:
-        """The tables' names, in order."""
-        return tuple(table.name for table in self.listed)
-
-    @property
     def token(self) -> str:
         """Identity of all tables and their lookups."""
         return json_digest([self.fingerprint(t) for t in range(len(self.listed))])
@@ -121,20 +118,15 @@ class Workload:
         several = [] if table.poolings == 1 else [table.poolings]
         return json_digest([table.name, table.rows, table.dim, self.batch_size, origin, *several])
 
-    def table(self, position: int) -> WorkloadTable:
-        """A table with its lookups; a ValueError says that the lookups cannot be read, or one is outside the table."""
+    def lookups(self, position: int) -> Lookups:
+        """The lookups of a table; a ValueError says that they cannot be read, or one is outside the table."""
         table = self.listed[position]
         if table.name in self.tokens:
             lookups = self.recorded(table, self.batch_size)
             check_indices(lookups.indices, table.rows, f"table {table.name!r} of {Path(self.config.source).name}")
         else:
             lookups = zipf_lookups(table, self.batch_size, self.config.seed)
-        indices = lookups.indices.to(index_dtype(table.rows))
-        return WorkloadTable(table.name, table.rows, table.dim, Lookups(indices, lookups.offsets), table.poolings)
-
-    def tables(self) -> Iterator[WorkloadTable]:
-        """The tables in order, one in memory at a time."""
-        return map(self.table, range(len(self.listed)))
+        return Lookups(lookups.indices.to(index_dtype(table.rows)), lookups.offsets)
 
 
 def listed_workload(
@@ -151,11 +143,13 @@ def listed_workload(
     arguments are as the fields of `Workload`. A ValueError says that the list has too few tables.
     """
 
-    def draw(purpose: int, table: ModelTable) -> float:
-        return generator_of(table.name, purpose, config.seed).random()
+    def draws(purpose: int, table: ModelTable) -> np.random.Generator:
+        return generator_of(table.name, purpose, config.seed)
 
     def dim(table: ModelTable) -> int:
-        return int(mixed_dims(draw(1, table))) if config.dim == "mixed" else config.dim or padded_dim(table.dim)
+        if config.dim == "mixed":
+            return int(draws(1, table).choice(MIXED_DIMS, p=MIXED_WEIGHTS))
+        return config.dim or padded_dim(table.dim)
 
     limit = config.max_table_bytes or math.inf
     tables = [replace(table, dim=dim(table)) for table in listed]
@@ -167,7 +161,7 @@ def listed_workload(
             f"{config.source} has {len(eligible)} tables{size}, fewer than the {wanted} asked for; ask for fewer, or allow "
             "larger ones"
         )
-    drawn = set(sorted(eligible, key=lambda table: draw(2, table))[:wanted])
+    drawn = set(sorted(eligible, key=lambda table: draws(2, table).random())[:wanted])
     chosen = tuple(table for table in eligible if table in drawn)
     is_recorded = any(table.name in tokens for table in chosen)
     batch_size = min(config.batch_size, num_samples) if is_recorded else config.batch_size
@@ -193,11 +187,6 @@ def generator_of(name: str, purpose: int, seed: int) -> np.random.Generator:
     return np.random.default_rng([seed, purpose, int(digest(name), 16)])
 
 
-def mixed_dims(draws: Any) -> Any:
-    """Dims by uniform draws, one or an array."""
-    return np.array(MIXED_DIMS)[np.searchsorted(np.cumsum(MIXED_WEIGHTS)[:-1], draws, side="right")]
-
-
 ALPHA = 1.05  # not 1
 _WIDE = np.geomspace(1, MOST_ROWS, 938).astype(np.int64)  # each 3 % after the one before
 _FIRST = np.union1d(np.arange(1, 129), _WIDE).astype(np.float64)
@@ -205,14 +194,14 @@ _FIRST = np.union1d(np.arange(1, 129), _WIDE).astype(np.float64)
 _GRID = 2**14
 
 
-def draw_ranks(rows: int, num_lookups: int, generator: np.random.Generator) -> npt.NDArray[np.int64]:
+def draw_ranks(rows: int, num_lookups: int, generator: np.random.Generator) -> Ints:
     """Draw `num_lookups` ranks in 0..rows-1; rank 0 is the hottest."""
     draws = generator.random(num_lookups)
     ranks = (1 + draws * ((rows + 1.0) ** (1 - ALPHA) - 1)) ** (1 / (1 - ALPHA))
     return np.asarray(np.minimum(ranks.astype(np.int64) - 1, rows - 1))
 
 
-def scatter(ranks: npt.NDArray[np.int64], rows: int, generator: np.random.Generator) -> npt.NDArray[np.int64]:
+def scatter(ranks: Ints, rows: int, generator: np.random.Generator) -> Ints:
     """Map ranks one to one to rows all over the table, as hashing does, by an affine permutation of 0..rows-1."""
     step = max(1, min(int(rows * (0.55 + 0.2 * generator.random())), 2**62 // rows))  # products fit 64 bits
     while math.gcd(step, rows) != 1:
@@ -243,11 +232,6 @@ def _shares_by_mean() -> tuple[Float[np.ndarray, " K"], Float[np.ndarray, "K 17"
     return logs, shares.T.contiguous().numpy()
 
 
-Vector = npt.NDArray[np.float64]
-Counts = npt.NDArray[np.int64]
-_BINS = tuple(f"rows_in_bin_{j}" for j in range(NUM_BINS))
-
-
 @dataclass(frozen=True)
 class Population:
     """All tables of one dataset; `t` is a table's position.
@@ -260,15 +244,15 @@ class Population:
     """
 
     batch_size: int
-    rows: Counts
-    rows_by_bin: Counts
-    laws: tuple[Vector, ...]
+    rows: Ints
+    rows_by_bin: Ints
+    laws: tuple[Floats, ...]
 
 
-def draw_counts(j: int, law: Vector, num_rows: int, generator: np.random.Generator) -> Counts:
+def draw_counts(j: int, law: Floats, num_rows: int, generator: np.random.Generator) -> Ints:
     """Ascending counts of `num_rows` rows of bin `j`, stratified over its law so that their mean is close to its mean."""
     levels = (np.arange(num_rows) + generator.random()) / max(1, num_rows)
-    counts: Counts = 2**j // 2 + 1 + np.searchsorted(law[:-1], levels, side="right")
+    counts: Ints = 2**j // 2 + 1 + np.searchsorted(law[:-1], levels, side="right")
     return counts
 
 
@@ -280,7 +264,8 @@ def population(name: str) -> Population:
     """
     table = pq.read_table(DATA / f"{name}.parquet")
     about = json.loads(table.schema.metadata[b"dreamshard"])
-    rows, *bins = (table[column].to_numpy().astype(np.int64) for column in ("rows", *_BINS))
+    names = "rows", *(f"rows_in_bin_{j}" for j in range(NUM_BINS))
+    rows, *bins = (table[column].to_numpy().astype(np.int64) for column in names)
     laws = []
     for j, tilt in enumerate(about["tilts"]):
         high = 2**j if j < NUM_BINS - 1 else max(2**j, about["batch_size"])  # once per sample at most

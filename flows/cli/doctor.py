@@ -11,11 +11,11 @@ import torch
 
 from dreamshard.costs import CostSample
 from dreamshard.files import without_passwords
-from dreamshard.tables import Placement, concatenate
+from dreamshard.tables import ModelTable, Placement, concatenate
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds import MeasurementError, TestbedSetup, open_testbed
 from dreamshard.testbeds.rounds import RoundCost, Steadiness
-from dreamshard.workloads import Lookups, WorkloadTable, statistics
+from dreamshard.workloads import Lookups, statistics
 from flows.cli import terminal
 from flows.cli.command import Json, command
 from flows.reports.evaluation_report import steadiness_words
@@ -71,7 +71,7 @@ def _devices() -> Check:
 
 def _machine() -> Check:
     """Repeat one small placement; rounds at different times belong together, as in an evaluation."""
-    tables = [statistics(WorkloadTable(name, _ROWS, 64, _lookups(name))) for name in ("first", "second")]
+    tables = [statistics(ModelTable(name, _ROWS, 64), _lookups(name)) for name in ("first", "second")]
     task = PlacementTask(concatenate(tables), num_devices=2, memory_bytes=2**30)
     placement, samples = Placement.whole([0, 1], 2), list[CostSample]()
     setup = TestbedSetup(num_devices=2, batch_size=_BATCH, lookups=_lookups)

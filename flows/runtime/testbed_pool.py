@@ -13,7 +13,7 @@ from prefect.utilities.timeout import timeout
 
 from dreamshard.costs import SIMULATED, CostSample
 from dreamshard.files import gib
-from dreamshard.recipes import Recipe, batch_size_of
+from dreamshard.recipes import Recipe
 from dreamshard.tables import Placement
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds import open_testbed
@@ -44,7 +44,7 @@ def check_testbed(store: Store, config: Recipe) -> Capacity:
 
 def testbed_reference(store: Store, config: Recipe, dataset: str, seed: int) -> TestbedReference:
     """The testbed of `config` on the lookups of `dataset`."""
-    wanted = _wanted(config, dataset, batch_size_of(store.lake.read_dataset(dataset)), seed)
+    wanted = _wanted(config, dataset, store.lake.read_dataset(dataset).batch_size, seed)
     with closing(open_reference(store, wanted)) as testbed:
         links = testbed.links or testbed.hardware
         return replace(wanted, kind=testbed.name, identity=testbed.hardware, links=links)

@@ -48,7 +48,7 @@ from dreamshard.search import DreamShardPlacer
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask, Shards
 from dreamshard.testbeds.rounds import RoundCost, least
-from dreamshard.workloads import LookupFiles, WorkloadTable, dataset_version, write_lookups
+from dreamshard.workloads import LookupFiles, Lookups, dataset_version, write_lookups
 from dreamshard.workloads.task_sampling import TableSplit
 from storage.filesystem import AnyPath, list_file_infos, list_files, read_json, remove, write_json
 from storage.lake import rows
@@ -80,17 +80,17 @@ class Lake:
     root: AnyPath
     local: Path
 
-    def write_table_lookups(self, table: WorkloadTable, description: Tables) -> AnyPath:
+    def write_table_lookups(self, lookups: Lookups, description: Tables) -> AnyPath:
         """Write the lookups of one table unless they exist; returns the file, which datasets of the same table share.
 
         Args:
-            description: `statistics(table)`; its content names the file.
+            description: the table's `statistics`; its content names the file.
         """
         path = self.root / rows.lookups_file(description)
         if not path.exists():
             local = path if isinstance(path, Path) else self.local / "lookups" / path.name
             local.parent.mkdir(parents=True, exist_ok=True)
-            write_lookups(local, table.lookups)
+            write_lookups(local, lookups)
             if not isinstance(path, Path):
                 path.fs.put_file(str(local), path.path)  # in one piece; ranks of this host read the local copy
         return path

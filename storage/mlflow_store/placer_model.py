@@ -26,7 +26,7 @@ from dreamshard.search import DreamShardPlacer
 from dreamshard.tables import Optimizer, Precision, padded_dim
 from dreamshard.tasks import PlacementTask
 from dreamshard.training import load_placer
-from dreamshard.workloads import check_records, fill_missing_columns, list_tables
+from dreamshard.workloads import check_records, list_tables, model_tables
 
 _PRECISIONS, _OPTIMIZERS = (
     f"^({'|'.join(get_args(kind))})$" for kind in (Precision, Optimizer)
@@ -129,7 +129,7 @@ class PlacerModel(PythonModel):
         """Read the placer, and the pool of training tables."""
         self.placer = load_placer(Path(context.artifacts["placer"]))
         pool = context.artifacts.get("pool")
-        self.pool = fill_missing_columns(list_tables(pool)) if pool else None
+        self.pool = model_tables(list_tables(pool)).tables if pool else None
 
     def predict(  # type: ignore[override]  # MLflow lets it leave out the context
         self, model_input: list[PlacementRequest], params: dict[str, Any] | None = None
@@ -150,7 +150,7 @@ class PlacerModel(PythonModel):
         if known and not sizes <= {*known.sizes}:
             known = None
         return PlacementTask(
-            fill_missing_columns(listed, known),
+            model_tables(listed, defaults=known).tables,
             request.num_devices,
             round(request.memory_gb * 2**30),
             request.precision,  # type: ignore[arg-type]  # its pattern

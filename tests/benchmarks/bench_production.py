@@ -26,7 +26,7 @@ from dreamshard.tables import Placement, TableSharding
 from dreamshard.tasks import PlacementTask, violation
 from dreamshard.torchrec import sharding_options, tables_of
 from dreamshard.workloads import bundled_lists
-from dreamshard.workloads.table_list import check_records, fill_missing_columns
+from dreamshard.workloads.table_list import check_records, model_tables
 from tests.benchmarks.hugectr import HugeCtrPlanner
 from tests.benchmarks.measuring import Row, row
 
@@ -54,7 +54,7 @@ def meta_plan() -> tuple[PlacementTask, Placement]:
     """The pooled tables, and Meta's plan of them."""
     listed = pd.read_csv(bundled_lists()["meta-production-2026"])
     listed = listed[listed.output == "pooled"]
-    tables = fill_missing_columns(check_records({line["name"]: line for line in listed[COLUMNS].to_dict("records")}))
+    tables = model_tables(check_records({line["name"]: line for line in listed[COLUMNS].to_dict("records")})).tables
     how = "fp16", "rowwise_adagrad", "production", PER_HOST, DEVICES * SAMPLES
     task = PlacementTask(tables, DEVICES, MEMORY_BYTES, *how)
     shardings = []

@@ -13,7 +13,7 @@ from dreamshard.cost_model.exchanges import designed_exchanges
 from dreamshard.tables import Placement, Tables, concatenate
 from dreamshard.tasks import PlacementTask, violation
 from dreamshard.training import TrainingConfig, TrainingState
-from dreamshard.workloads.workload import mixed_dims, population
+from dreamshard.workloads.workload import MIXED_DIMS, MIXED_WEIGHTS, population
 from tests.helpers.laws import NOISE, SIMULATED, Law, LawTestbed
 from tests.helpers.trained import learn
 
@@ -44,7 +44,7 @@ def meta_tables(source: str, dims: Dims) -> Tables:
     """All tables of a Meta data set from its fitted population: rows, lookups and distinct rows per bin."""
     tables = population(source)
     unique = tables.rows_by_bin.sum(axis=1)
-    drawn = mixed_dims(np.random.default_rng([0, 1]).random(len(unique)))
+    drawn = np.random.default_rng([0, 1]).choice(MIXED_DIMS, len(unique), p=MIXED_WEIGHTS)
     means = np.array([2**j // 2 + 1 + (1 - law[:-1]).sum() for j, law in enumerate(tables.laws)])  # counts in each bin
     lookups = np.maximum(np.rint(tables.rows_by_bin @ means).astype(np.int64), unique)
     sizes = tables.rows, np.full(len(unique), 16) if dims == "dim16" else drawn, lookups / tables.batch_size

@@ -8,10 +8,10 @@ from dreamshard.constraints import ANY_SHARDING, Constraints
 from dreamshard.explanation import HOT_SHARE, explain, table_shares, uneven_ms
 from dreamshard.hardware.accelerator import PRESETS
 from dreamshard.search import RooflinePlacer
-from dreamshard.tables import Placement, TableSharding, block_shares, concatenate
+from dreamshard.tables import ModelTable, Placement, TableSharding, block_shares, concatenate
 from dreamshard.tasks import PlacementTask, Shards
-from dreamshard.workloads import Lookups, WorkloadTable, fill_missing_columns, list_tables, statistics
-from dreamshard.workloads.table_list import check_records, with_ingested
+from dreamshard.workloads import Lookups, list_tables, model_tables, statistics
+from dreamshard.workloads.table_list import check_records
 from tests.helpers.tables import FOUR_DEVICES_ON_TWO_HOSTS, sharded_task, tables_of, with_table
 from tests.helpers.trained import learnt_placer
 
@@ -125,7 +125,7 @@ def row_wise(tables, num_devices=8, hot=None, **options) -> tuple[PlacementTask,
 def test_a_block_of_rows_gets_the_lookups_counted_in_it(rows, num_devices, within):
     ids = (rows * torch.rand(4000, generator=torch.Generator().manual_seed(0)) ** 6).long()
     lookups = Lookups(ids, torch.arange(1001) * 4)
-    shards = Shards.of(*row_wise(statistics(WorkloadTable("t", rows, 8, lookups)), num_devices))
+    shards = Shards.of(*row_wise(statistics(ModelTable("t", rows, 8), lookups), num_devices))
     counted = [len(lookups.of_rows(first, end).indices) for first, end in shards.rows.tolist()]
     assert counted[0] > 2 * 4000 / num_devices, "the first rows are hot"
     assert (shards.tables.lookups - torch.tensor(counted)).abs().max() <= within
@@ -138,8 +138,8 @@ def test_a_list_gives_shares_of_any_number_of_blocks(tmp_path):
     tables = read_tables(file)
     by_device = Shards.of(*row_wise(tables)).tables.pooling_factor.tolist()
     assert by_device == pytest.approx([1.4, 1.4, *[0.2] * 6, *[0.5] * 8])
-    again = with_ingested([replace(table, block_share=None) for table in list_tables(file)], tables)
-    assert torch.equal(fill_missing_columns(again).block_share, tables.block_share), "of the ingested table"
+    again = model_tables([replace(table, block_share=None) for table in list_tables(file)], defaults=tables).tables
+    assert torch.equal(again.block_share, tables.block_share), "of the ingested table"
     assert torch.equal(concatenate([tables.select([0]), tables_of([5])]).block_share[0], tables.block_share[0])
 
 
@@ -166,7 +166,7 @@ def test_a_hot_rank_of_eight_b200_is_predicted():
     listed = {
         f"t{n}": {"name": n, "rows": n, "lookups": 8192 * k, "pooling_factor": k} | same for n, k in sizes.items()
     }
-    tables = fill_missing_columns(check_records(listed))
+    tables = model_tables(check_records(listed)).tables
     (task, placement), (even, _) = (row_wise(tables, hot=hot, batch_size=8192) for hot in (0.702, None))
     assert float(Shards.of(task, placement).carried[:, 0].max()) * 4 * 8192 == pytest.approx(6.63e9, rel=0.01)
     hot_ms, even_ms = (B200.predict(variant, placement).phases_ms[0] for variant in (task, even))

@@ -26,6 +26,7 @@ from storage.mlflow_store.registry import MADE_OF, Version
 from storage.run_records import checkpoints, trainings
 from storage.run_records.trainings import Training, in_words
 from storage.store import open_store
+from tests.helpers.lookups import drawn
 
 BEFORE = {f"t{i}": ((1000, 20_000, 300_000)[i % 3], (4, 8, 16, 32)[i % 4], 1 + i % 5) for i in range(40)}
 REMOVED, RESIZED, DRIFTED, ADDED = ("t3", "t4"), ("t5", "t6"), ("t7", "t8"), ("n0", "n1", "n2")
@@ -56,10 +57,10 @@ class Home:
     def dataset(self, tables: dict[str, tuple[int, int, int]]) -> str:
         lines = [",".join(map(str, [name, *sizes])) for name, sizes in tables.items()]
         (self.path / "list.csv").write_text("\n".join(["name,rows,dim,pooling_factor", *lines]) + "\n")
-        listed = list(open_workload(self.config().workload).tables())
-        described = [statistics(table) for table in listed]
-        for table, its in zip(listed, described, strict=True):
-            self.store.lake.write_table_lookups(table, its)
+        listed = drawn(open_workload(self.config().workload))
+        described = [statistics(*table) for table in listed]
+        for (_, lookups), its in zip(listed, described, strict=True):
+            self.store.lake.write_table_lookups(lookups, its)
         return self.store.lake.write_dataset(concatenate(described), self.config().workload.source)
 
     def start(self, *, full: bool = False, **other) -> warm_start.Start:

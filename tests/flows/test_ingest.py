@@ -122,7 +122,7 @@ def test_a_model_is_made_once_until_its_source_is_closed(tmp_path: Path):
     config = WorkloadConfig(source=f"{tmp_path}/sourced_model.py:make_model", batch_size=8, dim=None)
     sources.close()
     token = sources.token_of(config)
-    assert sources.opened_source(config, token).names == ("user", "item")
+    assert [table.name for table in sources.opened_source(config, token).listed] == ["user", "item"]
     assert sources.opened_source(config, token).notes
     import sourced_model
 

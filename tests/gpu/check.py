@@ -23,12 +23,12 @@ import torch
 
 from dreamshard.constraints import ANY_SHARDING
 from dreamshard.hardware.accelerator import PRESETS, preset_of
-from dreamshard.tables import Optimizer, Placement, Precision, TableSharding, concatenate
+from dreamshard.tables import ModelTable, Optimizer, Placement, Precision, TableSharding, concatenate
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.base import TestbedSetup
 from dreamshard.testbeds.device import device_model
 from dreamshard.testbeds.kinds import EmulatedTestbed
-from dreamshard.workloads import Lookups, WorkloadTable, statistics
+from dreamshard.workloads import Lookups, statistics
 from tests.benchmarks.bench_presets import POWER, TIMES, agreement, kind_of, predicted_s
 
 COLUMNS = TIMES.read_text().partition("\n")[0].split(",")
@@ -80,7 +80,7 @@ def lines(case: Case, bed: EmulatedTestbed, gpu: str, random: np.random.Generato
     for t, (rows, dim, pooling) in enumerate(zip(case.rows, case.dims, case.pooling, strict=True)):
         ids = drawn(rows, batch_size * pooling, case.law, random)
         lookups[f"t{t}"] = Lookups(ids, torch.arange(batch_size + 1) * pooling)
-        described.append(statistics(WorkloadTable(f"t{t}", rows, dim, lookups[f"t{t}"])))
+        described.append(statistics(ModelTable(f"t{t}", rows, dim), lookups[f"t{t}"]))
     bed.close()  # the lookups of the last case
     bed.setup = replace(bed.setup, lookups=lookups.__getitem__)
     shardings = tuple(TableSharding("table_wise", where=(d,), cached_share=case.cached_share) for d in case.device)

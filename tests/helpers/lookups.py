@@ -14,6 +14,10 @@ BATCH, TABLES = 64, tables_of_dims([4, 8, 128], rows=500)
 """A batch and tables that ranks on the CPU measure in a moment."""
 
 
+def drawn(workload):
+    return [(table, workload.lookups(t)) for t, table in enumerate(workload.listed)]
+
+
 @dataclass(frozen=True)
 class EvenLookups:
     """Every sample looks up the same number of rows, all of them below `rows`."""

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from dreamshard.tables import concatenate
+from dreamshard.tables import ModelTable, concatenate
 from dreamshard.tasks import PlacementTask
 from dreamshard.training import TrainedPlacer
-from dreamshard.workloads import Lookups, WorkloadTable, statistics
+from dreamshard.workloads import Lookups, statistics
 from storage import retention
 from storage.filesystem import write_json
 from storage.lake import catalog
@@ -40,9 +40,8 @@ def ingest(lake: Lake, name: str) -> str:
     described = []
     for table, row in ((name, len(name)), ("shared", 1)):
         looked_up = Lookups(torch.tensor([row, row, 0], dtype=torch.int32), torch.tensor([0, 2, 3]))
-        known = WorkloadTable(name=table, rows=100, dim=8, lookups=looked_up)
-        described.append(statistics(known))
-        lake.write_table_lookups(known, described[-1])
+        described.append(statistics(ModelTable(table, rows=100, dim=8), looked_up))
+        lake.write_table_lookups(looked_up, described[-1])
     tables = concatenate(described)
     return lake.write_dataset(tables, name)
 

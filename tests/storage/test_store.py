@@ -6,7 +6,8 @@ from uuid import uuid4
 import pytest
 import torch
 
-from dreamshard.workloads import Lookups, WorkloadTable, statistics
+from dreamshard.tables import ModelTable
+from dreamshard.workloads import Lookups, statistics
 from storage.lake import catalog
 from storage.settings import Settings
 from storage.store import Store, open_store
@@ -72,9 +73,8 @@ def settings(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest
 def test_what_a_lake_is_given_comes_back(settings, tables, task, sample):
     lake, version = settings.lake, settings.lake.write_dataset(tables, "by hand")
     assert (lake.newest_dataset(), lake.read_dataset(version).names) == (version, tables.names)
-    table = WorkloadTable("e", 10, 4, Lookups(torch.tensor([1, 1, 3]), torch.tensor([0, 1, 3])))
-    described = statistics(table)
-    lake.write_table_lookups(table, described)
+    described = statistics(ModelTable("e", 10, 4), lookups := Lookups(torch.tensor([1, 1, 3]), torch.tensor([0, 1, 3])))
+    lake.write_table_lookups(lookups, described)
     assert lake.lookup_source(lake.write_dataset(described, "one"))("e").indices.tolist() == [1, 1, 3]
     key = lake.write_tasks([task], version, "train")
     assert lake.read_tasks(version, "train", key)[0].tables.names == task.tables.names

@@ -161,7 +161,7 @@ def test_devices_of_two_nodes_exchange_over_the_slower_network():
 
 def test_tables_on_one_host_are_summed_there_and_cross_over():
     loads = torch.tensor([0, 0, 0, 64], dtype=torch.float64)  # 64 dims of tables on one host
-    alone, both = (collectives_s(loads, BATCH, num_devices, PLAIN, 8, 8)[0] for num_devices in (8, 16))
+    alone, both = (collectives_s(loads, BATCH, num_devices, PLAIN, 8, 8, loads[0])[0] for num_devices in (8, 16))
     sums_s = 64 * 4 * BATCH * 7 / 8 / PLAIN.link_bytes_per_s + PLAIN.link_latency_s
     across_s = 64 * 4 * BATCH / 8 / 2 / (NETWORK_SHARE * PLAIN.network_bytes_per_s) + PLAIN.network_latency_s + PEER_S
     assert float(alone) == pytest.approx(sums_s)

@@ -106,7 +106,7 @@ def two_hosts(per_host: int) -> Layout:
 
 def test_ranks_dealt_out_in_turn_become_devices_host_by_host():
     layout = Layout.of([rank(r, "ab"[r % 2]) for r in range(4)])
-    assert layout.numbers == (0, 2, 1, 3)
+    assert [rank.number for rank in layout.ranks] == [0, 2, 1, 3]
     assert layout.devices_per_host == layout.part(3).devices_per_host == 2
 
 
@@ -122,7 +122,7 @@ def test_only_the_last_host_may_have_fewer_ranks():
     [(6, None, (0, 1, 2, 3, 4, 5)), (4, 2, (0, 1, 4, 5)), (2, 1, (0, 4)), (3, 8, (0, 1, 2))],
 )
 def test_a_task_takes_as_many_ranks_of_each_host_as_it_asks_for(num_devices, per_host, numbers):
-    assert two_hosts(4).part(num_devices, per_host).numbers == numbers
+    assert tuple(rank.number for rank in two_hosts(4).part(num_devices, per_host).ranks) == numbers
     for too_many in ((9, None), (6, 2), (8, 8)):
         with pytest.raises(ValueError):
             two_hosts(4).part(*too_many)

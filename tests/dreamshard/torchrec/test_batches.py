@@ -104,8 +104,8 @@ def opened(tmp_path):
 
 def test_a_models_tables_have_the_lookups_of_its_batches(opened):
     model = opened(6)
-    item, word = map(statistics, model.tables())
-    assert model.names == ("item", "word")
+    item, word = (statistics(table, model.lookups(t)) for t, table in enumerate(model.listed))
+    assert [table.name for table in model.listed] == ["item", "word"]
     assert (int(item.rows), int(item.dim), int(item.lookups), int(item.unique_rows)) == (50, 8, 6, 2)
     assert item.bins[0, 1:3].tolist() == [0.5, 0.5]  # row 2 twice, row 1 four times
     assert (float(word.pooling_factor), float(item.poolings), float(word.poolings)) == (1, 2, 0)

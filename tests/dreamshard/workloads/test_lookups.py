@@ -7,8 +7,8 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from dreamshard.tables import concatenate
-from dreamshard.workloads import LookupFiles, Lookups, WorkloadTable, dataset_version, statistics
+from dreamshard.tables import ModelTable, concatenate
+from dreamshard.workloads import LookupFiles, Lookups, dataset_version, statistics
 from dreamshard.workloads.lookups import bin_counts, read_lookups, write_lookups
 from dreamshard.workloads.workload import ALPHA, draw_ranks, expected_counts, scatter
 
@@ -51,12 +51,12 @@ def test_old_copies_of_remote_lookups_are_removed(tmp_path):
 
 
 def table(indices, offsets, rows=100, name="t", dim=4):
-    return WorkloadTable(name, rows, dim, Lookups(torch.tensor(indices, dtype=torch.int32), torch.tensor(offsets)))
+    return ModelTable(name, rows, dim), Lookups(torch.tensor(indices, dtype=torch.int32), torch.tensor(offsets))
 
 
 def test_bins_are_shares_of_distinct_rows_by_lookups():
     # row 9 once, row 3 twice, row 5 three times, row 0 five times
-    counted = statistics(table([9, 3, 3, 5, 5, 5, 0, 0, 0, 0, 0], [0, 6, 6, 11, 11]))
+    counted = statistics(*table([9, 3, 3, 5, 5, 5, 0, 0, 0, 0, 0], [0, 6, 6, 11, 11]))
     assert counted.bins[0, :5].tolist() == [0.25, 0.25, 0.25, 0.25, 0]
     assert float(counted.bins.sum()) == 1
     assert (int(counted.lookups), int(counted.unique_rows), int(counted.rows)) == (11, 4, 100)
@@ -72,18 +72,17 @@ def test_a_count_falls_into_the_first_bin_that_reaches_it(count, bin_index):
 
 
 def test_a_dataset_version_is_of_every_column_but_not_of_order():
-    first, second = statistics(table([1], [0, 1], name="a")), statistics(table([2, 2], [0, 2], name="b"))
+    first, second = statistics(*table([1], [0, 1], name="a")), statistics(*table([2, 2], [0, 2], name="b"))
     version = dataset_version(concatenate([first, second]))
     assert version == dataset_version(concatenate([second, first]))
     others = [table([1], [0, 1], **other) for other in ({}, {"name": "other"}, {"dim": 8}, {"rows": 101})]
     others += [table([1, 1], [0, 2]), table([1], [0, 1, 1])]
-    assert len({dataset_version(statistics(lookups)) for lookups in others}) == 6
+    assert len({dataset_version(statistics(*other)) for other in others}) == 6
 
 
 def test_a_table_without_lookups_is_the_same_among_others():
-    offsets = torch.zeros(5, dtype=torch.int64)
-    unused = statistics(WorkloadTable("unused", 10, 4, Lookups(torch.empty(0, dtype=torch.int32), offsets)))
-    used = statistics(WorkloadTable("used", 10, 4, Lookups(torch.zeros(4, dtype=torch.int32), torch.arange(5))))
+    unused = statistics(*table([], [0, 0, 0, 0, 0], 10, "unused"))
+    used = statistics(*table([0, 0, 0, 0], [0, 1, 2, 3, 4], 10, "used"))
     both = concatenate([unused, used])
     assert dataset_version(both.select([0])) == dataset_version(unused), "or its lookups file has another name"
 

@@ -70,7 +70,7 @@ def test_unused_tables_have_no_lookups():
     unused = np.flatnonzero(population("meta-dlrm-2021").rows_by_bin.sum(axis=1) == 0)
     assert len(unused) == 36
     for t in unused.tolist():
-        table = statistics(workload.table(t))
+        table = statistics(workload.listed[t], workload.lookups(t))
         assert (table.lookups.item(), table.unique_rows.item(), table.pooling_factor.item()) == (0, 0, 0)
         assert not table.bins.any()
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from dreamshard.workloads import WorkloadConfig, open_workload
+from tests.helpers.lookups import drawn
 
 INDICES = torch.tensor([4, 4, 1, 0, 9])
 LENGTHS = torch.tensor([[2, 0, 1], [0, 1, 1]])  # two tables, three samples
@@ -18,11 +19,11 @@ def save(path, indices=INDICES, offsets=OFFSETS, lengths=LENGTHS):
 
 
 def read(path, **config):
-    return list(open_workload(WorkloadConfig(source=str(path), **{"dim": None, **config})).tables())
+    return drawn(open_workload(WorkloadConfig(source=str(path), **{"dim": None, **config})))
 
 
 def rows_looked_up(tables):
-    return [(table.lookups.indices.tolist(), table.lookups.offsets.tolist()) for table in tables]
+    return [(lookups.indices.tolist(), lookups.offsets.tolist()) for _, lookups in tables]
 
 
 @pytest.mark.parametrize("gzipped", [False, True])
@@ -32,18 +33,18 @@ def test_tensors_give_each_table_its_own_samples(tmp_path, gzipped):
         content, path = path.read_bytes(), tmp_path / "d.pt.gz"
         path.write_bytes(gzip.compress(content))
     tables = read(path)
-    assert [(table.name, table.rows, table.dim) for table in tables] == [("t0000", 5, 16), ("t0001", 10, 16)]
+    assert [(table.name, table.rows, table.dim) for table, _ in tables] == [("t0000", 5, 16), ("t0001", 10, 16)]
     assert rows_looked_up(tables) == [([4, 4, 1], [0, 2, 2, 3]), ([0, 9], [0, 0, 1, 2])]
-    assert tables[1].lookups.indices.dtype == torch.int32
+    assert tables[1][1].indices.dtype == torch.int32
     fewer = read(path, batch_size=2)
     assert rows_looked_up(fewer) == [([4, 4], [0, 2, 2]), ([0], [0, 0, 1])]
-    assert [table.rows for table in fewer] == [5, 10], "of the whole file"
+    assert [table.rows for table, _ in fewer] == [5, 10], "of the whole file"
 
 
 def test_names_rows_and_dims_come_from_a_list_next_to_the_file(tmp_path):
     (tmp_path / "d.tables.csv").write_text("name,rows,dim\nuser,100,32\nitem,10,64\n")
     tables = read(save(tmp_path / "d.pt"))
-    assert [(table.name, table.rows, table.dim) for table in tables] == [("user", 100, 32), ("item", 10, 64)]
+    assert [(table.name, table.rows, table.dim) for table, _ in tables] == [("user", 100, 32), ("item", 10, 64)]
     (tmp_path / "d.tables.csv").write_text("name,rows,dim\nuser,100,32\nitem,9,64\n")
     with pytest.raises(ValueError):
         read(tmp_path / "d.pt")
@@ -91,7 +92,7 @@ def test_an_array_of_rows_is_a_lookup_per_sample_and_table(tmp_path, file):
     contents["columns.npz"] = lambda path: np.savez(path, **{str(t): rows[:, t, None] for t in range(2)})
     contents[file](tmp_path / file)
     tables = read(tmp_path / file, batch_size=2)
-    assert [table.rows for table in tables] == [5, 10], "of the whole file"
+    assert [table.rows for table, _ in tables] == [5, 10], "of the whole file"
     assert rows_looked_up(tables) == [([4, 1], [0, 1, 2]), ([0, 9], [0, 1, 2])]
 
 
@@ -103,7 +104,7 @@ def test_a_criteo_log_has_a_table_per_column(tmp_path):
     first = ("05db9164", "") + ("1f",) * 24
     (tmp_path / "d.tsv").write_text(line(categories=first) + line("1", ("", *["-2"] * 12)))
     tables = read(tmp_path / "d.tsv")
-    assert (len(tables), tables[0].rows, tables[0].dim) == (26, 1460, 16)
+    assert (len(tables), tables[0][0].rows, tables[0][0].dim) == (26, 1460, 16)
     assert rows_looked_up(tables)[:2] == [([1 + 0x05DB9164 % 1459, 1 + 0xA], [0, 1, 2]), ([0, 1 + 0xA], [0, 1, 2])]
 
 
@@ -111,7 +112,7 @@ def test_a_criteo_log_has_a_table_per_column(tmp_path):
 def test_logs_are_read_under_the_names_they_are_published_by(tmp_path, name):
     content = line().encode()
     (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
-    first = read(tmp_path / name)[0]
+    first, _ = read(tmp_path / name)[0]
     assert (first.rows, first.dim) == ((1460, 16) if name == "train.txt" else (40_000_000, 128))
 
 

@@ -20,6 +20,7 @@ from dreamshard.workloads import (
 from dreamshard.workloads.lookups import write_lookups
 from dreamshard.workloads.table_list import list_tables
 from dreamshard.workloads.workload import bundled_lists
+from tests.helpers.lookups import drawn
 
 LIST = "name,rows,dim,pooling_factor\nuser,100,32,2\nitem/x,10,64,1\nshop,1000,8,3\n"
 
@@ -52,14 +53,14 @@ def opened(source: str, **changes):
 
 def read_source(source: str, **changes) -> dict[str, tuple]:
     return {
-        table.name: (table.rows, table.dim, table.lookups.indices.tolist(), table.lookups.offsets.tolist())
-        for table in opened(source, **changes).tables()
+        table.name: (table.rows, table.dim, lookups.indices.tolist(), lookups.offsets.tolist())
+        for table, lookups in drawn(opened(source, **changes))
     }
 
 
 def prints(source: str, **changes) -> dict[str, str]:
     workload = opened(source, **changes)
-    return {name: workload.fingerprint(t) for t, name in enumerate(workload.names)}
+    return {table.name: workload.fingerprint(t) for t, table in enumerate(workload.listed)}
 
 
 def uploaded(folder: str, bucket: str) -> str:
@@ -96,7 +97,7 @@ def test_bundled_lists_are_read_and_metas_has_its_totals():
 
 def test_a_list_of_ones_own_is_looked_up_as_often_as_it_says(tmp_path):
     (tmp_path / "t.csv").write_text("name,rows,dim,pooling_factor\nuser,100,8,1.5\nitem,5,6,0\n")
-    user, item = (statistics(table) for table in opened(str(tmp_path / "t.csv")).tables())
+    user, item = (statistics(*table) for table in drawn(opened(str(tmp_path / "t.csv"))))
     assert (user.names[0], float(user.pooling_factor), int(user.dim)) == ("user", 1.5, 8)
     assert (int(item.lookups), int(item.dim)) == (0, 8)
     assert {dim for _, dim, *_ in read_source(str(tmp_path / "t.csv"), dim=32).values()} == {32}

@@ -6,7 +6,7 @@ import torch
 pytest.importorskip("torchrec")
 
 from dreamshard.torchrec import load_plan
-from dreamshard.workloads import Lookups, WorkloadTable, call
+from dreamshard.workloads import Lookups, call
 from storage.settings import Settings
 from storage.store import open_store
 from tests.flows.commands import dreamshard
@@ -91,9 +91,8 @@ def test_a_list_is_completed_by_the_newest_dataset_that_has_its_tables(place, tm
     versions = []
     for rows, names in (([1000, 100], ("word", "user")), ([1000, 7], ("word", "other"))):
         tables = tables_of(rows, [8, 16], [5.004, 3.0], names=names)
-        for t, name in enumerate(names):
-            some = WorkloadTable(name, rows[t], 16, Lookups(torch.tensor([0]), torch.tensor([0, 1])))
-            lake.write_table_lookups(some, tables.select([t]))
+        for t in range(2):
+            lake.write_table_lookups(Lookups(torch.tensor([0]), torch.tensor([0, 1])), tables.select([t]))
         versions.append(lake.write_dataset(tables, names[1]))
     of = f"are from dataset {versions[0]} (user)"
     assert f"unique_rows of 2 of 2 tables {of}" in place("placed_model.py:make_model", *SMALL).stderr

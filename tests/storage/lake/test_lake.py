@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from dreamshard.costs import DeviceCosts, Exchange, ExchangeSample, Infeasible
-from dreamshard.tables import concatenate
+from dreamshard.tables import ModelTable, concatenate
 from dreamshard.tasks import PlacementTask
-from dreamshard.workloads import Lookups, WorkloadTable, dataset_version, statistics
+from dreamshard.workloads import Lookups, dataset_version, statistics
 from storage.filesystem import list_file_infos
 from storage.lake.lake import Lake
 from tests.helpers.lake import append_samples, query
@@ -28,9 +28,9 @@ def files(lake: Lake) -> dict[str, datetime]:
     return {str(entry.path): entry.modified for entry in list_file_infos(lake.root)}
 
 
-def lookups_of(name: str, indices: list[int]) -> WorkloadTable:
+def lookups_of(name: str, indices: list[int]) -> tuple[ModelTable, Lookups]:
     offsets = torch.tensor([0, 1, len(indices)], dtype=torch.int32)
-    return WorkloadTable(name, 10, 4, Lookups(torch.tensor(indices, dtype=torch.int32), offsets), poolings=2.0)
+    return ModelTable(name, 10, 4, num_poolings=2.0), Lookups(torch.tensor(indices, dtype=torch.int32), offsets)
 
 
 def test_tables_come_back_bit_for_bit_and_the_last_are_the_newest(lake, tables, version):
@@ -54,13 +54,13 @@ def test_tables_come_back_bit_for_bit_and_the_last_are_the_newest(lake, tables, 
 def test_datasets_that_share_a_table_share_its_lookups(lake):
     first, second, third = (lookups_of(*one) for one in (("a", [1, 1, 3]), ("b", [5, 5, 5]), ("c", [2, 3, 4])))
     for dataset in ([first, second], [first, third]):
-        described = [statistics(table) for table in dataset]
-        for table, its in zip(dataset, described, strict=True):
-            lake.write_table_lookups(table, its)
+        described = [statistics(*table) for table in dataset]
+        for (_, lookups), its in zip(dataset, described, strict=True):
+            lake.write_table_lookups(lookups, its)
         version = lake.write_dataset(concatenate(described), "by hand")
         source = pickle.loads(pickle.dumps(lake.lookup_source(version)))
         assert source("a").indices.tolist() == [1, 1, 3]
-        assert source(dataset[1].name).indices.tolist() == dataset[1].lookups.indices.tolist()
+        assert source(its.names[0]).indices.tolist() == lookups.indices.tolist()
         assert (source("a").offsets.tolist(), lake.read_dataset(version).poolings.tolist()) == ([0, 1, 3], [2, 2])
     assert len(list_file_infos(lake.root / "lookups")) == 3
 
