@@ -176,7 +176,7 @@ def evaluate(
     for number, task in enumerate(tasks):
         of_task = [row for row in placed if row.task is task]
         distinct = dict.fromkeys(row.placement for row in of_task if row.placement)
-        any_type = _with_all_types(task)
+        any_type = with_all_types(task)
         group = [partial(measure, any_type, placement, reference=0) for placement in distinct]
         if reference is not None and number % REFERENCE_EVERY == 0:
             group.append(partial(measure, *reference, reference=number + 1))
@@ -209,7 +209,7 @@ def _place(
             took_ms = 1000 * (time.perf_counter() - began)
             nothing = DeviceCosts(torch.zeros(task.num_devices, len(PHASES)))
             placed.append(EvaluationRow(name, task, placement, math.inf, math.nan, took_ms, nothing))
-            if placement and (broken := violation(_with_all_types(task), placement)):
+            if placement and (broken := violation(with_all_types(task), placement)):
                 raise ValueError(f"placer {name!r} placed {task.name} illegally: {broken}; leave it out")
         if len(refusals) == len(placers):
             raise refusals[0]
@@ -268,7 +268,8 @@ def _saved(log_ratio: float) -> float:
     return -math.expm1(-log_ratio)
 
 
-def _with_all_types(task: PlacementTask) -> PlacementTask:
+def with_all_types(task: PlacementTask) -> PlacementTask:
+    """The task, also for placements of sharding types that its constraints do not allow."""
     return replace(task, constraints=replace(task.constraints, sharding_types=SHARDING_TYPES, caching=True))
 
 

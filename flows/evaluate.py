@@ -15,12 +15,13 @@ from dreamshard.evaluation import (
     evaluate as place_and_measure,
     mean_error,
     placement_identity,
+    with_all_types,
 )
 from dreamshard.plan import CurrentPlan, Plan, read_plan
 from dreamshard.search import DreamShardPlacer
 from dreamshard.search.packing import RandomPlacer
 from dreamshard.tables import Placement
-from dreamshard.tasks import PlacementTask, Placer
+from dreamshard.tasks import PlacementTask, Placer, violation
 from dreamshard.testbeds.rounds import UNSTEADY, Steadiness
 from flows.forms.form import deployed
 from flows.forms.options import CompareOptions, EvaluateOptions
@@ -173,7 +174,8 @@ def current_plan(store: Store, training: str, path: str | None) -> Plan | None:
     """The current plan, if one is named.
 
     Raises:
-        ValueError: there is no such plan, it is not one of the training's model, or the training has no fixed model.
+        ValueError: there is no such plan, it is not one of the training's model, devices and memory, or the training has
+            no fixed model.
     """
     if path is None:
         return None
@@ -182,7 +184,9 @@ def current_plan(store: Store, training: str, path: str | None) -> Plan | None:
         raise ValueError(
             "the tasks are drawn from a pool, so there is no model that the current plan places; give --mode fixed"
         )
-    CurrentPlan(plan).place(trainings.tasks_of(store, made_of, "test")[0])
+    task = with_all_types(trainings.tasks_of(store, made_of, "test")[0])
+    if broken := violation(task, CurrentPlan(plan).place(task)):
+        raise ValueError(f"{path} cannot be measured: {broken}; give a plan of this model for these devices")
     return plan
 
 
@@ -271,13 +275,14 @@ def measured_rows(
     samples: list[CostSample] = []
 
     def measured(task: PlacementTask, placement: Placement, number: int, *, reference: int) -> CostSample:
-        sample = measure(store, testbed, task, placement)
-        samples.append(replace(sample, round=number, repeat=reference, is_reference=reference > 0))
-        keep(samples[-1])
+        sample = replace(
+            measure(store, testbed, task, placement), round=number, repeat=reference, is_reference=reference > 0
+        )
+        samples.append(sample)
+        keep(sample)
         if not reference:
-            note = f"tasks, {task.name}, round {number + 1}"
-            report_progress("evaluate", order.index(task.name), len(order), note)
-        return samples[-1]
+            report_progress("evaluate", order.index(task.name), len(order), f"tasks, {task.name}, round {number + 1}")
+        return sample
 
     def predicted(name: str, task: PlacementTask, placement: Placement) -> DeviceCosts:
         return predictors.get(name, next(iter(predictors.values()))).predict(task, placement)

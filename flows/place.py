@@ -118,9 +118,8 @@ def plan_model(store: Store, training: str, options: RetrainOptions) -> dict[str
     made_of = trainings.read(store, training)
     model, champion = made_of.model, registry.champion(store, made_of.registered_model)
     if options.plan == "off" or not made_of.is_fixed or champion is None:
-        return {
-            "sentence": "no plan was made: it is off, the tables are a pool and not one model, or there is no champion"
-        }
+        why = "there is no champion" if made_of.is_fixed else "the tables are a pool, not one model"
+        return {"sentence": f"no plan was made: {'--plan is off' if options.plan == 'off' else why}"}
     with store_lock(store, f"plans-{model}"):
         before, notes = plans.current(store, model), list[str]()
         placed = _placed(store, made_of, champion, options, before, notes.append)
@@ -240,11 +239,5 @@ def _emit(what: str, plan: ModelPlan, file: str) -> None:
     if FlowRunContext.get() is None and get_current_settings().api.url is None:
         return
     resource = {"prefect.resource.id": f"dreamshard.model.{plan.model}", "prefect.resource.name": plan.model}
-    fields = {
-        "model": plan.model,
-        "plan": plan.number,
-        "version": plan.version,
-        "path": file,
-        "evidence": plan.evidence,
-    }
+    fields = plan.model_dump(include={"model", "version", "evidence"}) | {"plan": plan.number, "path": file}
     emit_event(f"dreamshard.plan.{what}", resource, payload=fields)

@@ -78,7 +78,7 @@ def list_tables(path: str | Path) -> list[ModelTable]:
         if not isinstance(records, list) or not records or not all(isinstance(record, dict) for record in records):
             raise InputError(
                 f"{file} lists no tables; give a line or an object per table, with name, rows, dim and pooling_factor "
-                "(docs/own-tables.md converts other formats)"
+                "(docs/own-tables.md has the formats)"
             )
     first, of = (2, "line") if file.suffix == ".csv" else (1, "table")
     return check_records({f"{file}, {of} {first + i}": record for i, record in enumerate(records)})
@@ -305,7 +305,7 @@ def _notes(model: ModelTables) -> list[str]:
         "several modules have tables called {}; they are planned as module.table": sorted(
             name for name, count in names.items() if count > 1
         ),
-        "the dims of {} are not multiples of 4 and are planned as the next one; fbgemm's fused operators refuse such dims: "
+        "the dims of {} are not multiples of 4 and are planned as the next multiple; fbgemm's fused operators refuse them: "
         "widen the tables in the model, or keep them data-parallel": [n for n, d in of if d.dim != padded_dim(d.dim)],
         "costs of {} leave out weights of lookups and the gradient of the weights": [n for n, d in of if d.is_weighted],
     }

@@ -100,7 +100,7 @@ def read_model(store: Store, source: str, note: Callable[[str], None], model: st
         read = partial(planning.read_model, source)
     else:
         raise ValueError(
-            f"there is no bundled list {source!r}{did_you_mean(source, lists)}; give one of docs/own-tables.md, a "
+            f"there is no bundled list {source!r}{did_you_mean(source, lists)}; give one of docs/train.md, a "
             ".csv, .parquet or .json file, or model.py:make_model"
         )
     listed = read()
@@ -137,13 +137,10 @@ def _origin(store: Store, version: str | None, known: Tables | None, model: Mode
         return [
             f"assumed by a Zipf law: {missing}. To count a model's real lookups, run `dreamshard ingest` with --batches"
         ]
-    unique = dict(zip(known.names, known.unique_rows.tolist(), strict=True))
-    same = sum(
-        unique.get(name) == rows
-        for name, rows in zip(model.tables.names, model.tables.unique_rows.tolist(), strict=True)
-    )
-    of = f"dataset {version} ({store.lake.dataset_source(version)})"
-    return [f"{missing} of {same} of {len(model)} tables are from {of}; the other tables have its mean reuse"]
+    pairs = ({*zip(tables.names, tables.unique_rows.tolist(), strict=True)} for tables in (known, model.tables))
+    counts = f"{len(set.intersection(*pairs))} of {len(model)} tables"
+    source = store.lake.dataset_source(version)
+    return [f"{missing} of {counts} are from dataset {version} ({source}); any others have its mean reuse"]
 
 
 def runnable(

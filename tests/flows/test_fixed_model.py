@@ -106,10 +106,11 @@ def test_the_current_plan_is_measured_beside_the_new_placement(model: Model):
     failed_with(done, "give the plan of this model")
 
 
-@pytest.mark.parametrize("options", [("--current", "absent.json"), ("--mode", "pool", "--current", "plan.json")])
+@pytest.mark.parametrize("options", ["4 absent.json", "4 plan.json --mode pool", "5 other_types.json"])
 def test_a_wrong_current_plan_fails_before_anything_is_measured(model: Model, options, mlflow_home):
-    home, plan = mlflow_home(), str(model.home / options[-1])
-    done = model.dreamshard("run", *OPTIONS, *model.options, *options[:-1], plan, home=home)
+    home, (devices, plan, *mode) = mlflow_home(), options.split()
+    wrong = ("--devices", devices, "--current", str(model.home / plan), *mode)
+    done = model.dreamshard("run", *OPTIONS, *model.options[:2], *wrong, home=home)
     failed_with(done, "plan")
     assert not [*(home / "lake").rglob("cost_samples")]
 
