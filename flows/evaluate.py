@@ -232,7 +232,7 @@ def measure_and_report(store: Store, asked: Comparison) -> None:
     fits = [[*lake.read_cost_samples(key), *trainings.earlier_samples(store, of)] for key, of in asked.fitted.items()]
     report = make_report(
         rows,
-        asked.reference or best_baseline([row for row in rows if model in (None, row.task.name)]),
+        asked.reference or best_baseline(rows),
         contestants.predictors,
         known={placement_identity(sample.task, sample.placement) for sample in chain(*fits)},
         model=model,

@@ -180,12 +180,15 @@ def packed(task: PlacementTask) -> Int[Tensor, " T"]:
 def no_placement(task: PlacementTask, *, is_proved: bool = False, what: str = "whole tables") -> NoPlacementError:
     """The error that no placement was found; `is_proved` if none exists."""
     size, capacity = task.table_bytes, task.capacity_bytes
-    largest, in_all, most = int(size.argmax()), int(size.sum()), int(capacity.max())
-    single = f"{task.tables.labels[largest]!r} needs {gib(int(size[largest]))}"
-    needs = single if size[largest] > most else f"they need {gib(in_all)}"
+    largest, in_all, have = int(size.argmax()), int(size.sum()), f"{task.num_devices} devices have"
+    needs = f"they need {gib(in_all)}, {have} {gib(int(capacity.sum()))}"
+    if in_all <= int(capacity.sum()) and size[largest] > capacity.max():
+        needs = (
+            f"{task.tables.labels[largest]!r} needs {gib(int(size[largest]))}, {have} up to {gib(int(capacity.max()))}"
+        )
     return NoPlacementError(
-        f"found no placement of {what} of {task.name}: {needs}, {task.num_devices} devices have up to {gib(most)}; allow "
-        "more memory or more sharding types (--sharding auto, --cache)",
+        f"found no placement of {what} of {task.name}: {needs}; allow more memory or more sharding types (--sharding auto, "
+        "--cache)",
         is_proved=is_proved or in_all > int(capacity.sum()),
     )
 
