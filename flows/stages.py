@@ -36,6 +36,8 @@ from storage.run_records import checkpoints, trainings
 from storage.run_records.trainings import Training, named_model
 from storage.store import Store, open_store
 
+torch.set_num_threads(1)  # arrays of placers are small, so further threads wait for each other
+
 MODEL = "model"
 """Name of the task of the model itself, which is the first of its set."""
 
