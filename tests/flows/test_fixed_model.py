@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from mlflow.entities import Run
 
+from dreamshard.search.packing import HEURISTICS
 from storage.mlflow_store import registry, runs
 from storage.mlflow_store.registry import Version
 from storage.store import Store
@@ -78,6 +79,9 @@ def test_all_tables_are_trained_on_and_claimed(model: Model):
     assert len(set(sets[1])) == len(sets[1]) == 4
     assert set(sets[0]) & set(sets[1]) == {frozenset(TABLES)}, "no variant is both trained on and held out"
     assert report["heldout_placements"] > 0
+    asked = f"select placer, avg(overall_ms) as ms from evaluations where run_key = '{report['key']}' group by placer"
+    costs_ms = {row["placer"]: row["ms"] for row in model.said("sql", asked, "--json")}
+    assert report["reference"] == min(HEURISTICS, key=costs_ms.__getitem__), "over the tasks that gains are over"
 
 
 def test_a_simulated_testbed_needs_statistics_alone(model: Model):
