@@ -173,8 +173,9 @@ def sized(recipe: Recipe, tables: Tables, capacity: Capacity) -> tuple[Recipe, s
         )
     memory_bytes -= tasks.reserve_bytes
     tasks = replace(tasks, mode=mode, tables_per_task=worth, memory_bytes=memory_bytes, reserve_bytes=0)
+    devices = "CPU ranks" if capacity.kind == "cpu" else "devices"
     sentence = (
-        f"learning {what}. Tasks: {worth} tables on {tasks.num_devices} devices of {gib(memory_bytes)} ({origin}), "
-        f"batches of {tables.batch_size} samples."
+        f"learning {what}. Tasks: {worth} tables on {tasks.num_devices} {devices} of "
+        f"{gib(memory_bytes)} ({origin}), batches of {tables.batch_size} samples."
     )
     return replace(recipe, tasks=tasks), sentence

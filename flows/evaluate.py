@@ -322,7 +322,7 @@ def compare(options: CompareOptions) -> dict[str, Any]:
     for sentence in filter(None, (other, report.caveat, *upgrades)):
         announce(sentence)
     return {
-        "upgrades": "; ".join(filter(None, upgrades)),
+        **({"upgrades": "; ".join(filter(None, upgrades))} if any(upgrades) else {}),
         "comparison": key,
         "held_out": heldout_sentence(report),
         "report": str(report_store.path(store, key)),

@@ -63,7 +63,7 @@ def list_tables(path: str | Path) -> list[ModelTable]:
     """
     file = Path(path)
     if not file.is_file():
-        raise ValueError(f"there is no file {file}; check the path")
+        raise ValueError(f"there is no local file {path}; check the path")
     if file.suffix not in (".csv", ".parquet", ".json"):
         raise ValueError(f"{file} is not a list of tables; give the path of a .csv, .parquet or .json file")
     with reading(file, "is not a readable list of tables", "check its format"):

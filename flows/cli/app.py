@@ -41,7 +41,7 @@ def sentence_of(error: CycloptsError) -> Text:
         wrong = error.__cause__.errors()[-1]  # of a union's reasons the last one
         value = "" if wrong["type"] == "missing" else f" {wrong['input']!r}"
         problem = f"{wrong['loc'][0]}{value}: {wrong['msg'][:1].lower()}{wrong['msg'][1:]}"
-    return Text(f"dreamshard: {problem.rstrip('.')}; see --help")
+    return Text(f"dreamshard: {problem.rstrip('., ')}; see --help")
 
 
 app = App(

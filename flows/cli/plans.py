@@ -239,12 +239,16 @@ def what_if(options: Annotated[WhatIfOptions, Fields], *, as_json: Json = False)
     if as_json:
         setting = {"precision": precision, "optimizer": optimizer, "batch_size": batch}
         terminal.print_json([row | setting for row in figures])
-        return
-    title = f"Predicted training step, {options.tables}: {len(model)} tables, {precision}, {optimizer}, batch {batch:,}"
-    terminal.print_table(list(map(_row, figures)), title=title)
-    for row in figures:
-        if row["infeasible"]:
-            terminal.say(f"{row['hardware']} x{row['num_devices']} does not fit: {row['infeasible']}")
+    else:
+        title = (
+            f"Predicted training step, {options.tables}: {len(model)} tables, {precision}, {optimizer}, batch {batch:,}"
+        )
+        terminal.print_table(list(map(_row, figures)), title=title)
+        for row in figures:
+            if row["infeasible"]:
+                terminal.say(f"{row['hardware']} x{row['num_devices']} does not fit: {row['infeasible']}")
+    if all(row["infeasible"] for row in figures):
+        raise SystemExit(1)
 
 
 def _figures(

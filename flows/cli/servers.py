@@ -56,7 +56,8 @@ def up(
         "deploy": ["flows.cli.app", "deploy", *words],
         "worker": [*WORKER, POOL, "--limit", "2"] if run_here else [],
     }
-    terminal.note("starting Prefect, MLflow and a worker; the first time takes half a minute")
+    started = "Prefect, MLflow and a worker" if run_here else "Prefect and MLflow"
+    terminal.note(f"starting {started}; the first time takes half a minute")
     os.execv(sys.executable, [sys.executable, "-m", "flows.servers.local", json.dumps(servers)])
 
 

@@ -301,7 +301,7 @@ def unmeasured_sentence(plan: Plan) -> str:
     count = len(plan.not_measured)
     if plan.predicted.overall_ms is None or not count:
         return ""
-    return f"{count} tables have sharding types that no training measures: their costs are predicted, not measured"
+    return f"no training measures the sharding types of {count} of {len(plan.tables)} tables: their costs are predicted"
 
 
 def moving_lines(placed: Placed) -> Iterator[str]:
