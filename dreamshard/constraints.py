@@ -31,7 +31,7 @@ class Constraints:
     Attributes:
         sharding_types: those that tables may take; None for whole tables and columns, in TorchRec's place for all.
         sharding_types_of: the same for single tables, instead.
-        caching: whether tables may be in host memory with a cache on the device if that is too small; None for no, in
+        caching: whether tables may be in host memory with a cache on the device, to make room there; None for no, in
             TorchRec's place for yes.
         cached_share_of: share of the rows to cache of single tables, which must be in host memory; 0 for device memory.
         narrowest_columns_of: the fewest columns of a shard of single tables.

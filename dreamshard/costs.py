@@ -96,7 +96,8 @@ class DeviceCosts:
     def overall_ms(self) -> Float[Tensor, "*B"]:
         """Sum of the slowest device that was seen, for which all wait; with errors, its mean over them.
 
-        The mean is above each prediction if several devices are about as slow: one will be slower than predicted.
+        The mean is above each prediction if several devices are about as slow: one will be slower than predicted. Searches
+        minimise it, plan files state it, and reports compare it.
         """
         device_ms = self.device_ms().where(self.seen, 0.0)[..., None]  # [*B, D, 1]
         slowest = device_ms.max(dim=-2).values  # [*B, 1]

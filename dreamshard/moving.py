@@ -301,7 +301,7 @@ def _between(
     for seed, relative in enumerate(_PRICES):
         menu = options.menu._replace(price_ms=relative * step_ms)
         starts = [found(state_of(menu, *choice)) for choice in legal]
-        best = anneal(menu, min(starts, key=lambda start: start.cost_ms), 4 * default_moves(task), seed)
+        best = anneal(menu, min(starts, key=lambda start: start.cost_ms), default_moves(task), seed)
         legal.append((best.option, best.place))
     placements = [options.placement(Found(*choice, 0.0), joined=False) for choice in legal]
     return list(dict.fromkeys(replace(placement, devices_per_host=target.devices_per_host) for placement in placements))

@@ -28,10 +28,9 @@ ALL_TO_ALL, ROWS, COPIES, HOSTS = range(4)
 """Curves: by width, dims of row-wise tables, bytes of copies' gradients, dims of tables on one host."""
 NUM_CURVES, TRAFFIC = 4, (ROWS, COPIES, HOSTS)
 """A load may end with the traffic of these: curve `kind` is by column `kind - NUM_CURVES`."""
-CURVE_POINTS = 1024
-_LOG_FIRST, _LOG_STEP = -4.0, 0.05  # natural logarithms of the points of a curve: from 0.02 to 3e20
-CURVE_VALUES = np.exp(_LOG_FIRST + _LOG_STEP * np.arange(CURVE_POINTS))
-"""Values at which curves are given, equally spaced in logarithms."""
+_LOGS = np.linspace(-4, 47, 1024)
+CURVE_VALUES = np.exp(_LOGS)
+"""Values at which curves are given, equally spaced in logarithms: from 0.02 to 3e20."""
 
 # Columns of the structured network's loads: work of each phase by resource, and these
 PLAIN, SQUARES, WIDE, DISTINCT, DIMS, TABLES = 4, 6, 8, 10, 11, 12
@@ -122,10 +121,10 @@ def curve_ms(curves: Floats, kind: int, value: float) -> float:
     """Milliseconds of a collective: linear between points, 0 for nothing."""
     if value <= 0:
         return 0.0
-    at = (math.log(value) - _LOG_FIRST) / _LOG_STEP
+    at = (math.log(value) - _LOGS[0]) / (_LOGS[1] - _LOGS[0])
     if at <= 0:
         return curves[kind, 0]
-    low = min(int(at), CURVE_POINTS - 2)
+    low = min(int(at), len(_LOGS) - 2)
     part = (value - CURVE_VALUES[low]) / (CURVE_VALUES[low + 1] - CURVE_VALUES[low])
     return curves[kind, low] + part * (curves[kind, low + 1] - curves[kind, low])
 

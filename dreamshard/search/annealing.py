@@ -5,11 +5,13 @@ blocks on every device of a host. A change moves a range, swaps two, or gives a 
 sums over their shards, so that the exact cost after a change needs the changed devices only.
 
 Most changes take a range off the slowest or the widest device, because mostly these delay the others. The temperature falls
-geometrically. A share of every device that is nearly as slow as the slowest is added to the overall cost: it guides the
+geometrically. The cost is `DeviceCosts.overall_ms`, whose mean over errors is the logarithm of a sum of exponentials: exact
+if one device is slow or all are equal. A share of every device that is nearly as slow as the slowest is added: it guides the
 search where several devices tie, and keeps others below a device that one table makes slow, since a cost model errs. The best
 state seen is returned, this share included, among those that cost no more than the start.
 """
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -18,6 +20,7 @@ from numpy.random import Generator
 
 from dreamshard.cost_model.compiled import (
     ALL_TO_ALL,
+    LEAST,
     NUM_CURVES,
     TRAFFIC,
     DeviceLaw,
@@ -36,14 +39,15 @@ IsLate = Callable[[], bool]
 ON_DEVICES, ON_ALL, ON_HOST = 0, 1, 2
 """Where the shards of an option are: each range on a device, on all devices, or on all devices of a host."""
 
-_HOT, _COLD = 5e-3, 1e-4  # first and last temperature, as shares of the start's cost
+_HOT, _COLD = 2e-2, 1e-4  # first and last temperature, as shares of the start's cost
 _EVENNESS = 0.03  # share of a device that is as slow as the slowest at the start; of one 10 % faster a fifth of it
 _BUSIEST = 0.9  # share of the changes that take a range off the slowest device or, as often, the widest
 _SWAP_ALIKE, _SWAP, _MOVE, _SHARD_OTHERWISE = range(4)
 """What a change does, all equally likely: swap a range with one of a table of nearly the same width and cost, with any, move
 it, or give its table another option."""
-CANDIDATES = 8  # like tables, ranges of a device, or devices, of which one is chosen: more would take longer
-_SPREAD_CHANGES = 8  # of so many as there are devices are tried, since each changes all devices
+CANDIDATES = 8
+"""Like tables, ranges of a device, or devices, of which one is chosen, and how many changes of all devices are tried of as
+many as there are devices. More would take longer."""
 _UNWATCHED = 10_000  # changes between looks at the clock, which take up to some 50 ms
 
 
@@ -69,6 +73,7 @@ class Menu(NamedTuple):
         capacity: `[D]` bytes.
         per_host: devices of a host.
         price_ms: `[R, D]` of having a range on a device, or host; without rows if nothing has a price.
+        excess: share of the cost by which errors make the slowest of e equal devices slower than predicted.
     """
 
     first_option: Ints
@@ -89,6 +94,7 @@ class Menu(NamedTuple):
     capacity: Ints
     per_host: int
     price_ms: Floats
+    excess: float
 
     @property
     def first_row(self) -> Ints:
@@ -112,7 +118,7 @@ class State(NamedTuple):
         own_ms: `[D]` compute, and a device's own part of the all-to-all, with its wait for the device before it.
         held: `[G, D]` ranges of each group on each device.
         ring: `[T K + D, 2]` the next range on the same device, and the one before, in a circle that the device closes.
-        totals: `[6]` see below.
+        totals: `[8]` see below.
     """
 
     option: Ints
@@ -125,9 +131,10 @@ class State(NamedTuple):
     totals: Floats
 
 
-_WIDTH, _SPREAD_MS, _PRICE, _UNEVEN, _COST, _ENERGY = range(6)
-"""All widths, milliseconds of the collectives of spread tables, price, how much the sum of `_uneven_ms` has grown since the
-start, the overall cost with the price, and the search's energy, the sum of the last two."""
+_WIDTH, _SPREAD_MS, _PRICE, _UNEVEN, _NEAR, _LATEST, _COST, _ENERGY = range(8)
+"""All widths, milliseconds of the collectives of spread tables, price, how much the uneven part of the energy has grown since
+the start, a sum of exponentials of devices' costs relative to the next, that cost, the overall cost with the price, and the
+search's energy."""
 
 
 class Search(NamedTuple):
@@ -135,6 +142,7 @@ class Search(NamedTuple):
 
     Attributes:
         slowest_ms: `own_ms` of the slowest device at the start.
+        scale_ms: by which errors make the slowest of e equal devices slower than each; 0 without errors.
         limit: `[D]` bytes that a device may never exceed; those beyond its capacity cost `over_ms` per capacity.
         ms_per_width: of the all-to-all.
         over_ms: the cost of the start, or 0 if no device may pass its capacity.
@@ -148,6 +156,7 @@ class Search(NamedTuple):
     """
 
     slowest_ms: float
+    scale_ms: float
     limit: Ints
     over_ms: float
     ms_per_width: float
@@ -174,7 +183,7 @@ def empty_state(menu: Menu) -> State:
         own_ms=np.zeros(num_devices),
         held=np.zeros((menu.num_groups, num_devices), np.int64),
         ring=np.repeat(np.arange(num_tables * most + num_devices), 2).reshape(-1, 2),
-        totals=np.zeros(6),
+        totals=np.zeros(8),
     )
 
 
@@ -229,7 +238,16 @@ def settle(menu: Menu, state: State) -> None:
         state.own_ms[d] = _own_ms(menu, state, d)
     _settle_traffic(menu, state)
     slow, wide, pair = _busiest(menu, state)
-    state.totals[_COST] = state.own_ms[slow] + _waits_ms(menu, state, state.sums[wide, menu.law.width], pair)
+    alone = state.own_ms[slow] + _waits_ms(menu, state, state.sums[wide, menu.law.width], pair)
+    _compare_with(state, state.own_ms[slow], menu.excess * alone)
+    state.totals[_COST] = alone + menu.excess * alone * math.log(state.totals[_NEAR])
+
+
+@inlined
+def _compare_with(state: State, latest: float, scale: float) -> None:
+    """Sum the devices' exponentials relative to one that takes so long, of 1 for that, unless there are no errors."""
+    state.totals[_LATEST] = latest
+    state.totals[_NEAR] = np.exp((state.own_ms - latest) / scale).sum() if scale else 1.0
 
 
 @inlined
@@ -309,11 +327,24 @@ def _range_on(state: State, device: int, steps: int) -> tuple[int, int]:
 
 
 @inlined
-def _uneven_ms(menu: Menu, state: State, search: Search, device: int) -> float:
-    """The part of a device in the energy: a share of the 16th power of its cost over the slowest's, and missing memory."""
+def _count_device(menu: Menu, state: State, search: Search, device: int, sign: int) -> None:
+    """Add a device to the sums of the energy, or with `sign` -1 take it away.
+
+    They are a share of the 16th power of its cost over the slowest's, with missing memory, and an exponential of its cost.
+    """
     share = (state.own_ms[device] / search.slowest_ms) ** 4
     over = max(state.used[device] / max(menu.capacity[device], 1) - 1, 0.0) if search.over_ms else 0.0
-    return _EVENNESS * search.slowest_ms * share**4 + search.over_ms * over
+    state.totals[_UNEVEN] += sign * (_EVENNESS * search.slowest_ms * share**4 + search.over_ms * over)
+    if search.scale_ms:
+        state.totals[_NEAR] += sign * math.exp((state.own_ms[device] - state.totals[_LATEST]) / search.scale_ms)
+
+
+@inlined
+def _slowest_ms(state: State, search: Search, slowest: float) -> float:
+    """The time of the slowest device, or its mean over the errors of predictions; at least this while digits are lost."""
+    if search.scale_ms == 0 or state.totals[_NEAR] < LEAST:
+        return slowest
+    return state.totals[_LATEST] + search.scale_ms * math.log(state.totals[_NEAR])
 
 
 @inlined
@@ -325,12 +356,12 @@ def _change(
     edits, marks, touched, n = search.edits, search.marks, search.touched, 0
     slow = wide = 0
     copy_into(search.kept_totals, state.totals)
-    uneven, reach = state.totals[_UNEVEN], 2 if menu.law.before_ms else 1
+    reach = 2 if menu.law.before_ms else 1
     for i in range(num_devices if is_spread else count * reach):
         d = i if is_spread else (edits[i // reach, 3] + i % reach) % num_devices
         if not marks[d]:
             marks[d], touched[n], search.kept_ms[n] = True, d, state.own_ms[d]
-            uneven -= _uneven_ms(menu, state, search, d)
+            _count_device(menu, state, search, d, -1)
             copy_into(search.kept_sums[n], state.sums[d])
             n += 1
     done, pays = 0, True
@@ -355,19 +386,23 @@ def _change(
             d = touched[i]
             state.own_ms[d] = _own_ms(menu, state, d)
             slowest = max(slowest, state.own_ms[d])
-            uneven += _uneven_ms(menu, state, search, d)
-            if slowest + waits + uneven >= threshold:  # whatever the other devices cost
+            _count_device(menu, state, search, d, 1)
+            # whatever the other devices cost
+            if _slowest_ms(state, search, slowest) + waits + state.totals[_UNEVEN] >= threshold:
                 pays = False
                 break
         if pays:
             slow, wide, pair = _busiest(menu, state)
-            cost = state.own_ms[slow] + _waits_ms(menu, state, state.sums[wide, width], pair)
-            energy = cost + uneven
+            if not LEAST < state.totals[_NEAR] < num_devices / LEAST:
+                _compare_with(state, state.own_ms[slow], search.scale_ms)
+            cost = _slowest_ms(state, search, state.own_ms[slow])
+            cost += _waits_ms(menu, state, state.sums[wide, width], pair)
+            energy = cost + state.totals[_UNEVEN]
             pays = energy < threshold
     for i in range(n):
         marks[touched[i]] = False
     if pays:
-        state.totals[_UNEVEN], state.totals[_COST], state.totals[_ENERGY] = uneven, cost, energy
+        state.totals[_COST], state.totals[_ENERGY] = cost, energy
         search.busiest[0], search.busiest[1] = slow, wide
         return True
     for e in range(done - 1, -1, -1):
@@ -453,7 +488,7 @@ def _anneal(
             new = menu.first_option[t] + int(generator.random() * options)
             is_spread = is_spread or menu.scope[new] != ON_DEVICES
             if is_spread:
-                if generator.random() * num_devices > _SPREAD_CHANGES:
+                if generator.random() * num_devices > CANDIDATES:
                     continue
             elif new == old:
                 continue
@@ -561,7 +596,7 @@ def anneal(menu: Menu, start: Found, moves: int, seed: int = 0, over: float = 0.
     for done in range(0, moves, _UNWATCHED):
         if not is_late():
             _anneal(menu, state, search, best, generator, min(moves - done, _UNWATCHED), decay, run)
-    return best._replace(cost_ms=float(run[2]))
+    return found(state_of(menu, best.option, best.place)) if run[2] < np.inf else best
 
 
 def prepared(menu: Menu, start: Found, over: float = 0.0) -> tuple[State, Search]:
@@ -572,6 +607,7 @@ def prepared(menu: Menu, start: Found, over: float = 0.0) -> tuple[State, Search
     scale = curve_ms(menu.law.curves, ALL_TO_ALL, width.max()) / max(width.max(), 1e-9) + 2 * menu.law.pair_ms
     search = Search(
         slowest_ms=max(state.own_ms.max(), 1e-9),
+        scale_ms=menu.excess * start.cost_ms,
         limit=np.maximum(menu.capacity * (1 + over), state.used).astype(np.int64),
         over_ms=start.cost_ms if over else 0.0,
         ms_per_width=scale,
@@ -587,4 +623,5 @@ def prepared(menu: Menu, start: Found, over: float = 0.0) -> tuple[State, Search
         busiest=np.array([state.own_ms.argmax(), width.argmax()]),
     )
     state.totals[_ENERGY] = start.cost_ms
+    _compare_with(state, search.slowest_ms, search.scale_ms)
     return state, search

@@ -15,6 +15,7 @@ A trained network has seen whole tables and column shards, and all-to-alls. Its 
 It predicts no tables in host memory: nothing measured tells what a cache costs.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -40,7 +41,7 @@ from dreamshard.cost_model.compiled import (
 )
 from dreamshard.cost_model.exchanges import ExchangeShape
 from dreamshard.cost_model.structured import StructuredCostNetwork
-from dreamshard.costs import DeviceCosts
+from dreamshard.costs import PHASES, DeviceCosts
 from dreamshard.hardware.accelerator import AcceleratorSpec
 from dreamshard.hardware.links import VECTOR_BYTES, collectives_s
 from dreamshard.hardware.roofline import DIM, figures_of, operators_s, placed_loads, require_host_link
@@ -76,6 +77,13 @@ class CostModel(ABC):
     def relative_error(self) -> float:
         """Relative standard error of a device's predicted cost."""
         return 0.0
+
+    @property
+    def excess(self) -> float:
+        """Share of the cost by which errors make the slowest of e equal devices slower than predicted."""
+        num_devices = self.task.num_devices
+        equal = DeviceCosts(torch.full((num_devices, len(PHASES)), 1 / len(PHASES)), self.relative_error)
+        return (float(equal.overall_ms()) - 1) / math.log(num_devices) if num_devices > 1 else 0.0
 
     @property
     def prices_caches(self) -> bool:

@@ -30,10 +30,7 @@ from dreamshard.tables import (
 from dreamshard.tasks import NoPlacementError, PlacementTask, Shards
 
 _RANGES = (2, 3, 4, 6, 8, 12, 16, 24, 32)
-_GRIDS = (2, 4)  # ranges of columns, each on a host; and as many as there may be
-_NARROWEST_FOR_SPEED = 8  # columns of a range that memory does not require: narrower rows waste memory transactions
-_FEW_TABLES = 4  # per device, with which narrower ranges may pay too: wider ones leave devices uneven
-_FREES_NOTHING = 1000  # tables with less than one in so many of all bytes stay in device memory
+_FEW_TABLES = 4  # per device, with which ranges of `DIM_MULTIPLE` columns may pay: wider ones leave devices uneven
 _CACHED_SHARES = (0.65, 0.4, 0.2, 0.1, 0.05, 0.02, 0.005)
 
 _TABLE_WISE, _COLUMN_WISE, _ROW_WISE, _TABLE_ROW_WISE, _GRID, _COPIES = range(len(SHARDING_TYPES))
@@ -191,6 +188,7 @@ class ShardingOptions:
             capacity=limits.capacity_bytes,
             per_host=per_host,
             price_ms=np.zeros((0, 0)),
+            excess=model.excess,
         )
         return cls(task, item, fields, menu)
 
@@ -260,6 +258,11 @@ class ShardingOptions:
         able = np.where((largest <= most) & on_devices, np.arange(len(largest)), len(largest))
         able = np.minimum.accumulate(able[::-1])[::-1][first]  # the next one from there on
         return np.where(on_devices[first] & (able < menu.last_option), able, first)
+
+    @property
+    def complexity(self) -> tuple[bool, int]:
+        """Whether tables may be cached, and the number of sharding types."""
+        return not np.isnan(self.fields.share).all(), len(self.types)
 
     @property
     def are_whole(self) -> bool:
@@ -337,16 +340,14 @@ def _sensible_options(task: PlacementTask, limits: PlacementLimits, model: CostM
     """
     constraints, num_devices, table, allowed = task.constraints, task.num_devices, limits.first, limits.allowed
     per_host, count, named = model.devices_per_host, len(table), constraints.tables_named()
-    least = max(model.narrowest, _NARROWEST_FOR_SPEED if count > _FEW_TABLES * num_devices else DIM_MULTIPLE)
     dim, rows = task.tables.dim.numpy()[table], task.tables.rows.numpy()[table]
     held, most_memory, hosts = task.table_bytes.numpy()[table], int(task.capacity_bytes.max()), num_devices // per_host
     may_be = np.tile(np.isin(SHARDING_TYPES, constraints.usual_types), (count, 1))  # [I, 6]
     narrowest, apart = np.zeros(count, np.int64), np.zeros(count, np.bool_)
     cached = _CACHED_SHARES if caching else (np.nan,)
     shares = np.tile([np.nan, *cached], (count, 1))  # [I, S]
-    is_cached = np.tile(np.arange(shares.shape[1]) == 0, (count, 1))
-    if caching:
-        is_cached[:, 1:] = (_FREES_NOTHING * held > int(task.table_bytes.sum()))[:, None]
+    is_cached = np.full(shares.shape, caching)
+    is_cached[:, 0] = True
     for i, t in enumerate(table.tolist() if named else ()):
         name = task.tables.names[t]
         may_be[i] = np.isin(SHARDING_TYPES, constraints.sharding_types_for(name))
@@ -360,11 +361,12 @@ def _sensible_options(task: PlacementTask, limits: PlacementLimits, model: CostM
     may_be[grouped] = np.arange(len(SHARDING_TYPES)) == _TABLE_WISE
     is_cached[grouped] = np.arange(shares.shape[1]) == 0
     widest_split = most_ranges(dim, narrowest)
+    least = max(model.narrowest, DIM_MULTIPLE if count <= _FEW_TABLES * num_devices else 2 * DIM_MULTIPLE)
     for_speed = most_ranges(dim, np.maximum(narrowest, least))
     splits = np.where(
         allowed.sum(axis=1) == 1, 1, np.minimum(num_devices, np.where(held > most_memory, widest_split, for_speed))
     )
-    in_grid = np.minimum(hosts, most_ranges(dim, np.maximum(narrowest, _NARROWEST_FOR_SPEED)))
+    in_grid = np.minimum(hosts, for_speed)
     has_host: Mask = np.zeros(count, np.bool_)
     if num_devices % per_host == 0:
         whole_host: Mask = np.logical_and.reduce(allowed.reshape(count, -1, per_host), axis=2)
@@ -386,7 +388,7 @@ def _sensible_options(task: PlacementTask, limits: PlacementLimits, model: CostM
                 sensible &= ~apart & (rows >= blocks) & (kind == _ROW_WISE or hosts > 1)
             if kind == _GRID:
                 sensible &= in_grid > 1
-                for k in _GRIDS:
+                for k in _RANGES:
                     fewer = k < in_grid
                     offers.append(_Offer(kind, s, k * every, possible & fewer, sensible & fewer))
             offers.append(_Offer(kind, s, in_grid if kind == _GRID else every, possible, sensible))

@@ -22,7 +22,7 @@ from operator import attrgetter
 
 import numpy as np
 
-from dreamshard.cost_model.compiled import Ints, computes_ms
+from dreamshard.cost_model.compiled import WIDE_DIMS, Ints, computes_ms
 from dreamshard.search.annealing import ON_ALL, ON_DEVICES, Found, IsLate, Menu, anneal, never, priced
 from dreamshard.search.costs import CostModel
 from dreamshard.search.options import ShardingOptions
@@ -31,17 +31,15 @@ from dreamshard.search.starting import ANYTHING, EvenSplit, Target, balanced, gr
 from dreamshard.tables import ON_ONE_DEVICE, ON_ONE_HOST, SHARDING_TYPES, SPLIT_BY_COLUMNS, Placement, ShardingType
 from dreamshard.tasks import NoPlacementError, PlacementTask, violation
 
-_MOST_WITHOUT_SPLITS, _MOST_TIGHT = 20_000, 1_000
+_FEW_CELLS = 20_000
 """Tables times devices up to which combinations without split tables are searched, too, and starts for tight memory are tried
 even if others fit."""
-_WORTH = 0.003  # share of the cost that further sharding types, or a further round, must save
+_WORTH = 0.003  # share of the cost that further sharding types, caches, or a further round must save
 _KEPT = 3  # starts that are annealed
-_FEWEST_MOVES = 2_000  # of the first round
+_FEWEST_MOVES = 14_000  # of a search, and about those of its first round
 _HOPELESS = 0.15  # share of the cost above the best, beyond which a start or a result is dropped
-_MARGINS = ((0.5, 0.5), (0.15, 0.15), (0.05, 0.05), (0.5, 0.01))
-"""Above perfect balance, within which every device's own cost and its width are to stay."""
-_WIDTH, _LIMITS = 1.2, (1.02, 1.05, 1.1, 1.15, 1.2, 1.3)  # of an even device's width: a target, and limits
-_WIDEST_RANGES = (math.inf, 64.0, 32.0)  # columns
+_MARGINS = ((0.5, 0.5), (0.15, 0.15), (0.05, 0.05), (0.5, 0.02))
+"""Above perfect balance, within which every device's own cost and its width are to stay; some starts use a width alone."""
 _LIMIT = 0.6  # of an even device, that a range of a table on single devices may have
 _TIGHT = 0.75  # of all memory that tables take, from which annealing lets devices pass their capacity on the way,
 _OVERFULL = 0.1  # by this share
@@ -55,7 +53,7 @@ _FAMILIES: tuple[Types, ...] = tuple(map(frozenset, (ON_ONE_DEVICE, ON_ONE_HOST,
 
 def default_moves(task: PlacementTask, more: int = 0) -> int:
     """Changes that a search tries for each combination of sharding types; `more`, over the tables, where there are few."""
-    return 2_000 + 10 * len(task.tables) + more // (len(task.tables) + 24)
+    return _FEWEST_MOVES + 100 * len(task.tables) + more // (len(task.tables) + 24)
 
 
 def search(
@@ -66,8 +64,7 @@ def search(
     Args:
         task: to be placed.
         costs: of its shards.
-        moves: changes tried for each combination of sharding types; several times as many if tables may be split or memory is
-            tight.
+        moves: changes tried for each combination of sharding types.
         columns: whether tables may be split if memory does not require it.
         is_late: ends the search with the best placement so far; until then it changes nothing.
 
@@ -76,31 +73,30 @@ def search(
     """
     exploration = _Exploration(task, costs, moves, is_late)
     exploration.explore(ShardingOptions.of(task, costs, columns=columns))
-    results, best, best_ms = [*exploration.results.values()], None, math.inf
-    fit_whole = any(types <= {"table_wise"} for types in exploration.results)
+    candidates, best, best_ms, most = exploration.candidates, None, math.inf, (False, 1)
     fit_alone = any(types <= set(ON_ONE_DEVICE) for types in exploration.results)
-    if task.constraints.caching and costs.prices_caches and not fit_whole and not (results and is_late()):
+    if task.constraints.caching and costs.prices_caches and not (candidates and is_late()):
         exploration = replace(exploration, results={})  # whose options have other numbers
         exploration.explore(ShardingOptions.of(task, costs, columns=columns, caching=True))
-        results += exploration.results.values()
-    if not fit_alone and not (results and is_late()):  # greedy starts may miss what exact packing finds
+    if not fit_alone and not (candidates and is_late()):  # greedy starts may miss what exact packing finds
         try:
             best = _packed(task)
             best_ms = float(costs.predict(best).overall_ms())
         except NoPlacementError as error:
-            if not results and task.constraints.caching and not costs.prices_caches:
+            if not candidates and task.constraints.caching and not costs.prices_caches:
                 raise NoPlacementError(
                     f"found no placement of {task.name} in device memory, and this cost model prices no caches; allow more "
                     "memory, or use a preset with host_bandwidth (--hardware h100 --placer prior)"
                 ) from error
-            if not results:
+            if not candidates:
                 raise
-    for options, (found, *_) in sorted(results, key=lambda result: len(result[0].types)):
+    for options, found in sorted(candidates, key=lambda candidate: candidate[0].complexity):
         near = found.cost_ms <= exploration.least_ms * (1 + _HOPELESS)
+        worth = _WORTH if options.complexity > most else 0.0
         for placement in dict.fromkeys(options.placement(found, joined=joined) for joined in (False, True) if near):
             overall_ms = float(costs.predict(placement).overall_ms())
-            if overall_ms < best_ms * (1 - _WORTH) and not violation(task, placement):
-                best, best_ms = placement, overall_ms
+            if overall_ms < best_ms * (1 - worth) and not violation(task, placement):
+                best, best_ms, most = placement, overall_ms, options.complexity
     if best is not None:
         return best
     raise NoPlacementError(
@@ -122,7 +118,8 @@ class _Exploration:
     """Searches of one task, by the sharding types that each may use.
 
     Attributes:
-        results: options and the best placements, cheapest first, of the combinations that were searched and fit.
+        results: options and placements, cheapest first, of the combinations that were searched and fit.
+        candidates: with their options, the best of each combination after each round that improved it.
         least_ms: cost of the best of them.
         least_start_ms: cost of the best greedy start.
     """
@@ -132,6 +129,7 @@ class _Exploration:
     moves: int
     is_late: IsLate
     results: dict[Types, tuple[ShardingOptions, list[Found]]] = field(default_factory=dict)
+    candidates: list[tuple[ShardingOptions, Found]] = field(default_factory=list)
     least_ms: float = np.inf
     least_start_ms: float = np.inf
 
@@ -145,7 +143,7 @@ class _Exploration:
         families = [family & every.types for family in _FAMILIES if family & every.types]
         counts = range(1, len(families) + 1)
         wanted = [frozenset().union(*group) for count in counts for group in combinations(families, count)]
-        if self.cells <= _MOST_WITHOUT_SPLITS:
+        if self.cells <= _FEW_CELLS:
             wanted += [group - set(SPLIT_BY_COLUMNS) for group in wanted]
         wanted += [frozenset([kind]) for kind in ON_ONE_DEVICE]
         restricted = [options for types in wanted if (options := every.only(types)) is not None]
@@ -165,7 +163,8 @@ class _Exploration:
                     self._search(some[n], splits[n], first)
         for number, moves in enumerate(later, 1):
             for options, known in [*self.results.values()]:
-                starts = sorted([*known, *self._simpler(options)], key=_cost)[:_KEPT]
+                distinct = {_cost(start): start for start in (*known, *self._simpler(options))}
+                starts = sorted(distinct.values(), key=_cost)[: max(_KEPT - number, 1)]
                 if starts[0].cost_ms <= self.least_ms * (1 + _WORTH):
                     self._keep(options, self._annealed(options, starts, moves, number))
 
@@ -177,13 +176,13 @@ class _Exploration:
 
     def _keep(self, options: ShardingOptions, new: Sequence[Found]) -> None:
         """Keep the placements that meet all constraints, if there are any."""
-        legal = [*new]
-        if not self.task.constraints.places_freely:
-            legal = [one for one in new if not violation(self.task, options.placement(one, joined=False))]
-            legal += self.results.get(options.types, (options, []))[1]
-        if legal:
-            self.results[options.types] = options, sorted(legal, key=_cost)
-            self.least_ms = min(self.least_ms, *map(_cost, legal))
+        known, is_free = self.results.get(options.types, (options, []))[1], self.task.constraints.places_freely
+        legal = [one for one in new if is_free or not violation(self.task, options.placement(one, joined=False))]
+        if kept := sorted([*legal, *known], key=_cost):
+            self.results[options.types] = options, kept
+            self.least_ms = min(self.least_ms, kept[0].cost_ms)
+            if not known or kept[0].cost_ms < known[0].cost_ms:
+                self.candidates.append((options, kept[0]))
 
     def _simpler(self, options: ShardingOptions) -> list[Found]:
         """The best results with fewer types, as placements by these options."""
@@ -206,7 +205,7 @@ class _Exploration:
         starts = sorted(starts, key=_cost)[:_KEPT]
         self.least_start_ms = min([self.least_start_ms, *map(_cost, starts)])
         starts += self._simpler(options)
-        if not starts or (self.cells <= _MOST_TIGHT and _is_tight(options)):
+        if not starts or (self.cells <= _FEW_CELLS and _is_tight(options)):
             starts += _tight_starts(self.task, options, self.is_late)
         return starts
 
@@ -221,9 +220,9 @@ class _Exploration:
         if not may_move:
             return starts
         runs = [*product(starts, (0.0, _OVERFULL) if is_tight else (0.0,))]
-        moves = (5 + 4 * bool(options.types & set(SPLIT_BY_COLUMNS))) * moves // len(runs)
+        runs *= max(1, moves // (len(runs) * default_moves(self.task)))  # several short runs end better than a long one
         numbered = enumerate(runs, len(runs) * number)
-        return [anneal(menu, start, moves, seed, over, self.is_late) for seed, (start, over) in numbered]
+        return [anneal(menu, start, moves // len(runs), seed, over, self.is_late) for seed, (start, over) in numbered]
 
 
 def _is_tight(options: ShardingOptions) -> bool:
@@ -266,12 +265,12 @@ def _quick_starts(options: ShardingOptions, option: Ints) -> list[Found]:
     """
     menu = _from_options(options, option)
     even = balanced(menu).even
-    about = Target(max(even.own_ms, menu.alone_ms.max()), _WIDTH * even.width)
+    about = Target(max(even.own_ms, menu.alone_ms.max()), (1 + _MARGINS[1][1]) * even.width)
     within = [
         start
-        for limit in _LIMITS
+        for _, of_width in _MARGINS
         if options.types == {"table_wise"}
-        for start in _greedy(menu, Target(math.inf, limit * even.width))
+        for start in _greedy(menu, Target(math.inf, (1 + of_width) * even.width))
     ]
     return _greedy(menu, ANYTHING) + _greedy(menu, about) + sorted(within, key=_cost)[:1]
 
@@ -285,7 +284,7 @@ def _starts_within_targets(options: ShardingOptions, option: Ints, is_late: IsLa
         return []
     menu, columns = _from_options(options, option), options.fields.end - options.fields.start
     found = list[Found]()
-    for most in _WIDEST_RANGES:
+    for most in (math.inf, *WIDE_DIMS):
         own = menu._replace(first_option=np.append(options.first_within(menu, most, columns), menu.first_option[-1]))
         even = balanced(own).even
         targets = [Target(even.own_ms * (1 + of_own), even.width * (1 + of_width)) for of_own, of_width in _MARGINS]

@@ -269,7 +269,7 @@ class ShardingFields(LimitFields):
     """How tables may be placed."""
 
     cache: bool = False
-    """Allow tables in host memory with a cache on the device, if device memory is short."""
+    """Allow tables in host memory with a cache on the device, where that makes room for a cheaper plan."""
     precision: Precision | None = None
     """Precision of the weights; by default the model's, or fp32."""
     optimizer: Optimizer | None = None

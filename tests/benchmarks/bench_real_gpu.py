@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dreamshard.cost_model.compiled import CURVE_POINTS, NUM_CURVES, PAPER, DeviceLaw, PaperLaw
+from dreamshard.cost_model.compiled import CURVE_VALUES, NUM_CURVES, PAPER, DeviceLaw, PaperLaw
 from dreamshard.cost_model.exchanges import designed_exchanges
 from dreamshard.search.packing import packed
 from dreamshard.tables import Tables, concatenate
@@ -146,7 +146,7 @@ class LawSearch:
     def law(self, num_devices: int) -> DeviceLaw:
         """Compute of a device with tables."""
         (hidden, bias), (output, constant) = self.of.head
-        latents, curves = hidden.shape[1], np.zeros((NUM_CURVES, CURVE_POINTS))
+        latents, curves = hidden.shape[1], np.zeros((NUM_CURVES, len(CURVE_VALUES)))
         layers = np.ascontiguousarray(hidden.T), bias, np.ascontiguousarray(output.T), constant
         return DeviceLaw(PAPER, latents, latents, curves, paper=PaperLaw(*layers))
 

@@ -49,7 +49,10 @@ def check(name: str, task: PlacementTask) -> None:
     held = held_by(task, placement)
     assert held_by(task, placer.place(task)) == held, "places otherwise when asked again"
     cached = replace(task, constraints=replace(task.constraints, caching=True))
-    assert held_by(cached, placer.place(cached)) == held, "places otherwise with caches that no table needs"
+    otherwise = placer.place(cached)
+    if held_by(cached, otherwise) != held:  # caches that no table needs must pay
+        least_ms, with_caches_ms = (float(placer.predict(cached, each).overall_ms()) for each in (placement, otherwise))
+        assert with_caches_ms < 0.997 * least_ms, "caches that no table needs save little"
     turned = replace(task, tables=task.tables.select(torch.arange(len(task.tables)).flip(0)))
     assert held_by(turned, placer.place(turned)) == held, "places otherwise when tables come in another order"
     if not task.constraints.places_freely:  # devices are alike except in their constraints
