@@ -31,6 +31,8 @@ from dreamshard.tasks import NoPlacementError, PlacementTask, Shards
 
 _RANGES = (2, 3, 4, 6, 8, 12, 16, 24, 32)
 _FEW_TABLES = 4  # per device, with which ranges of `DIM_MULTIPLE` columns may pay: wider ones leave devices uneven
+WORTH = 0.003
+"""Share of the cost that further sharding types, caches, or a further round must save; of the bytes, of a cached table."""
 _CACHED_SHARES = (0.65, 0.4, 0.2, 0.1, 0.05, 0.02, 0.005)
 
 _TABLE_WISE, _COLUMN_WISE, _ROW_WISE, _TABLE_ROW_WISE, _GRID, _COPIES = range(len(SHARDING_TYPES))
@@ -346,7 +348,7 @@ def _sensible_options(task: PlacementTask, limits: PlacementLimits, model: CostM
     narrowest, apart = np.zeros(count, np.int64), np.zeros(count, np.bool_)
     cached = _CACHED_SHARES if caching else (np.nan,)
     shares = np.tile([np.nan, *cached], (count, 1))  # [I, S]
-    is_cached = np.full(shares.shape, caching)
+    is_cached = np.tile(caching & (held > WORTH * int(task.table_bytes.sum())), (shares.shape[1], 1)).T
     is_cached[:, 0] = True
     for i, t in enumerate(table.tolist() if named else ()):
         name = task.tables.names[t]

@@ -25,7 +25,7 @@ import numpy as np
 from dreamshard.cost_model.compiled import WIDE_DIMS, Ints, computes_ms
 from dreamshard.search.annealing import ON_ALL, ON_DEVICES, Found, IsLate, Menu, anneal, never, priced
 from dreamshard.search.costs import CostModel
-from dreamshard.search.options import ShardingOptions
+from dreamshard.search.options import WORTH, ShardingOptions
 from dreamshard.search.packing import no_placement, packed, packed_columns
 from dreamshard.search.starting import ANYTHING, EvenSplit, Target, balanced, greedy, split_evenly
 from dreamshard.tables import ON_ONE_DEVICE, ON_ONE_HOST, SHARDING_TYPES, SPLIT_BY_COLUMNS, Placement, ShardingType
@@ -34,7 +34,6 @@ from dreamshard.tasks import NoPlacementError, PlacementTask, violation
 _FEW_CELLS = 20_000
 """Tables times devices up to which combinations without split tables are searched, too, and starts for tight memory are tried
 even if others fit."""
-_WORTH = 0.003  # share of the cost that further sharding types, caches, or a further round must save
 _KEPT = 3  # starts that are annealed
 _FEWEST_MOVES = 14_000  # of a search, and about those of its first round
 _HOPELESS = 0.15  # share of the cost above the best, beyond which a start or a result is dropped
@@ -92,7 +91,7 @@ def search(
                 raise
     for options, found in sorted(candidates, key=lambda candidate: candidate[0].complexity):
         near = found.cost_ms <= exploration.least_ms * (1 + _HOPELESS)
-        worth = _WORTH if options.complexity > most else 0.0
+        worth = WORTH if options.complexity > most else 0.0
         for placement in dict.fromkeys(options.placement(found, joined=joined) for joined in (False, True) if near):
             overall_ms = float(costs.predict(placement).overall_ms())
             if overall_ms < best_ms * (1 - worth) and not violation(task, placement):
@@ -159,13 +158,13 @@ class _Exploration:
             splits = [_even_splits(options) for options in some]
             bounds_ms = [(1 - self.costs.unevenness) * min(map(_cost, one)) for one in splits]
             for n in np.argsort(bounds_ms, kind="stable"):
-                if not (self.results and self.is_late()) and bounds_ms[n] < self.least_ms * (1 - _WORTH):
+                if not (self.results and self.is_late()) and bounds_ms[n] < self.least_ms * (1 - WORTH):
                     self._search(some[n], splits[n], first)
         for number, moves in enumerate(later, 1):
             for options, known in [*self.results.values()]:
                 distinct = {_cost(start): start for start in (*known, *self._simpler(options))}
                 starts = sorted(distinct.values(), key=_cost)[: max(_KEPT - number, 1)]
-                if starts[0].cost_ms <= self.least_ms * (1 + _WORTH):
+                if starts[0].cost_ms <= self.least_ms * (1 + WORTH):
                     self._keep(options, self._annealed(options, starts, moves, number))
 
     def _search(self, options: ShardingOptions, splits: Sequence[EvenSplit], moves: int) -> None:
