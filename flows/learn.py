@@ -1,6 +1,7 @@
 """Profiles of the running job -> cost samples -> placer with a preset as prior -> version and plan, as `learn` does."""
 
 import json
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path, PurePath
@@ -15,6 +16,7 @@ from dreamshard.files import reading
 from dreamshard.hardware.accelerator import PRESETS, AcceleratorSpec, hardware as hardware_of, preset_of
 from dreamshard.plan import read_plan
 from dreamshard.recipes import Recipe
+from dreamshard.tasks import mismatch
 from dreamshard.testbeds.base import TABLES_SHARE
 from dreamshard.traces import Learned, trace_files, traced_sample
 from dreamshard.workloads import dataset_version
@@ -58,24 +60,42 @@ def learn(options: LearnOptions) -> dict[str, Any]:
             version = register_learned(store, run, config, samples, learned, error)
             outcome = place_tables(store, asked.model_copy(update={"placer": version}))
     planned = read_plan(outcome["plan"]).placement(newest.task.tables)
-    saving = learned.saving(newest.task, newest.placement, planned)
+    best = fastest(samples)
+    saving, name = learned.saving(newest.task, best.placement, planned), best.task.name
+    over = "" if best is newest else f" over the plan of {name}, the fastest so far ({best.overall_ms:.3f} ms a step)"
     advice = (
         "take the new plan"
         if saving.low > 0
         else "profile some steps of the new plan, and learn from them too, before it is taken for good"
         if saving.mean > 0
         else "keep the current plan"
+        if best is newest
+        else f"go back to the plan of {name}"
     )
-    announce(f"The new plan saves {saving}: {advice}.")
+    announce(f"The new plan saves {saving}{over}: {advice}.")
     return outcome | {
         "version": version,
         "profiles": len(samples),
         "ranks_traced": int((~newest.costs.phases_ms.isnan()).all(-1).sum()),
         "traced_ms": newest.overall_ms,
         "prediction_error": error,
+        "fastest": name,
         "saving": [saving.mean, saving.low, saving.high],
         "advice": advice,
     }
+
+
+def fastest(samples: Sequence[CostSample]) -> CostSample:
+    """The profile of the fastest plan, of those of the newest's tables, batch and ranks if all were traced; or the newest."""
+    newest = samples[-1]
+    alike = [
+        sample
+        for sample in samples
+        if (sample.task.tables.names, sample.batch_size) == (newest.task.tables.names, newest.batch_size)
+        and not mismatch(newest.task, sample.placement)
+        and sample.costs.seen.all()
+    ]
+    return min(alike, key=lambda sample: sample.overall_ms) if newest.costs.seen.all() else newest
 
 
 def profiles_in(address: str) -> dict[str, str]:

@@ -2,18 +2,24 @@
 
 import gzip
 import json
+from functools import partial
 
 import fsspec
 import pytest
+import torch
 
+from dreamshard.costs import TRACED
 from dreamshard.plan import read_plan
+from dreamshard.tables import Placement
 from flows.forms.options import WatchOptions
-from flows.learn import profiles_in
+from flows.learn import fastest, profiles_in
 from flows.watch import learn_from_new
 from storage.mlflow_store import registry
 from storage.settings import Settings
 from tests.flows.commands import failed_with
 from tests.helpers.profiled_job import BATCH, NAMES, RANKS, STEPS, profile
+from tests.helpers.samples import sample_of_phases
+from tests.helpers.tables import roomy_task, tables_of_dims
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +65,16 @@ def test_a_profile_becomes_samples_a_version_and_a_plan(profiled, dreamshard, tm
     again = json.loads(done.stdout)
     assert (again["profiles"], again["ranks_traced"]) == (2, RANKS)
     assert again["version"] != outcome["version"]
+    assert again["fastest"] in ("profile", "tuesday")
+
+
+def test_a_new_plan_is_compared_with_the_fastest_plan_of_the_same_job():
+    job = partial(sample_of_phases, roomy_task(tables_of_dims([4, 8])), Placement.whole([0, 1], 2), testbed=TRACED)
+    one = torch.ones(2, 4)
+    slow, fast, newest, other = job(3 * one), job(one), job(2 * one), job(one / 2, batch_size=2)
+    part = job(torch.tensor([[0.5], [torch.nan]]) * one)  # its unseen rank may be slow
+    assert fastest([slow, fast, part, other, newest]) is fast
+    assert fastest([fast, part]) is part
 
 
 def test_new_profiles_of_a_folder_are_found(profiled):
