@@ -184,10 +184,15 @@ class _Exploration:
                 self.candidates.append((options, kept[0]))
 
     def _simpler(self, options: ShardingOptions) -> list[Found]:
-        """The best results with fewer types, as placements by these options."""
+        """The best results with fewer types, as placements by these options; of the most types, the best of all too.
+
+        A combination that is unlucky in the first round is left out of the others, but the one of all types goes on.
+        """
         types = options.types
         simpler = [types - {single} for whole, single in (ON_ONE_DEVICE, ON_ONE_HOST) if {whole, single} <= types]
         known = [self.results[others] for others in simpler if others in self.results]
+        if self.results and types == max(self.results, key=len):
+            known.append(min(self.results.values(), key=lambda result: result[1][0].cost_ms))
         return [start for others, (best, *_) in known for start in options.translated(others, best)]
 
     def _starts(self, options: ShardingOptions, splits: Sequence[EvenSplit]) -> list[Found]:
