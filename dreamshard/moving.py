@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from dreamshard.constraints import UNCONSTRAINED
-from dreamshard.files import first_line
+from dreamshard.files import first_line, shown
 from dreamshard.plan import Plan
 from dreamshard.search import SearchingPlacer
 from dreamshard.search.annealing import ON_ALL, ON_HOST, Found, anneal, found, state_of
@@ -77,6 +77,11 @@ class Current:
             changed=tuple(names[t] for t in planned if t not in same),
             removed=tuple(sorted(plan.tables.keys() - set(names))),
         )
+
+    def __str__(self) -> str:
+        """The tables that the plan does not fit, for people; empty if it fits all."""
+        named = {"new": self.new, "resized": self.changed, "removed": self.removed}
+        return "; ".join(f"{how}: {shown(names)}" for how, names in named.items() if names)
 
 
 @dataclass(frozen=True)

@@ -113,7 +113,7 @@ class Plan(BaseModel):
                 held = "missing" if planned is None else f"{planned.rows} x {planned.dim}"
                 raise ValueError(
                     f"the plan was not made for these tables: {name!r} of {size[0]} x {size[1]} is {held} in the plan; "
-                    "plan again"
+                    "plan again, or promote a newer plan"
                 )
         return self.placed(self.tables[name].sharding for name in tables.names)
 

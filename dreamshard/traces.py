@@ -27,7 +27,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import cycle, islice
 from pathlib import Path
-from statistics import fmean, mode
+from statistics import fmean, geometric_mean, mode
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -319,14 +319,16 @@ _MOVED = (0.1, 0.3, 1.0)  # shares of the tables that a placement of the prior p
 
 @dataclass(frozen=True)
 class Interval:
-    """A predicted saving, as a share of the cost in use, with 90 % of what it may really be."""
+    """A predicted saving, as a share of the cost in use, `of_ms`, with 90 % of what it may really be."""
 
     mean: float
     low: float
     high: float
+    of_ms: float
 
     def __str__(self) -> str:
-        return f"{100 * self.mean:.1f} % (90 % interval {100 * self.low:.1f} to {100 * self.high:.1f})"
+        ends = f"{100 * self.low:.1f} to {100 * self.high:.1f}"
+        return f"{100 * self.mean:.1f} % (90 % interval {ends}) of the {self.of_ms:.3f} ms"
 
 
 @dataclass(frozen=True)
@@ -346,8 +348,8 @@ class Learned:
         before, after = ([float(by.predict(task, of).overall_ms()) for by in placers] for of in (current, planned))
         logs = np.log(before) - np.log(after)
         reach = _CALIBRATED * max(logs.std(ddof=1), _LEAST_ERROR)
-        log_ratios = logs.mean() + reach * np.array([0, -1, 1])
-        return Interval(*(-np.expm1(-log_ratios)).tolist())
+        mean, low, high = (-np.expm1(-logs.mean() - reach * np.array([0, -1, 1]))).tolist()
+        return Interval(mean, low, high, geometric_mean(before))
 
 
 def learn(

@@ -22,7 +22,7 @@ from dreamshard.search import DreamShardPlacer
 from dreamshard.search.packing import RandomPlacer
 from dreamshard.tables import Placement
 from dreamshard.tasks import PlacementTask, Placer, violation
-from dreamshard.testbeds.rounds import UNSTEADY, Steadiness
+from dreamshard.testbeds.rounds import Steadiness
 from flows.forms.form import deployed
 from flows.forms.options import CompareOptions, EvaluateOptions
 from flows.reports.evaluation_report import (
@@ -103,10 +103,7 @@ def evaluate(options: EvaluateOptions) -> dict[str, Any]:
         last = last_iteration(store, training)
         key = evaluate_placers(store, training, last, current=options.current)
         log_evaluation(store, run, key)
-    report = report_store.load(store, key)
-    if report.caveat:
-        announce(report.caveat)
-    return {"evaluation": key, **outcome(report)}
+    return {"evaluation": key, **outcome(report_store.load(store, key))}
 
 
 def champion_to_beat(store: Store, key: str, iteration: int) -> Version | None:
@@ -218,9 +215,9 @@ def measure_and_report(store: Store, asked: Comparison) -> None:
     now = Steadiness.of(lake.round_costs(key))
     then = Steadiness.of(lake.round_costs(training) if training else [])
     level = now.level_ms / then.level_ms if now.level_ms and then.level_ms else None
-    if not now.is_steady or (level is not None and abs(level - 1) > UNSTEADY):
+    if noise := now.noise(level):
         notes.append(
-            f"the machine was not steady, so ignore differences of a few per cent: {steadiness_words(now, level)}"
+            f"the machine was not steady, so ignore differences below {noise:.0%}: {steadiness_words(now, level)}"
         )
     measured = {(row.placer, row.task.name) for row in rows}
     if absent := {name for name in placers for task in drawn if (name, task.name) not in measured}:
@@ -318,11 +315,12 @@ def compare(options: CompareOptions) -> dict[str, Any]:
         key = compare_placers(store, who, tasks, bench)
         log_comparison(store, run, key)
     report = report_store.load(store, key)
-    upgrades = [upgrade_sentence(store, *pair) for pair in pairwise(sorted(versions, key=lambda v: v.created))]
-    for sentence in filter(None, (other, report.caveat, *upgrades)):
+    pairs = pairwise(sorted(versions, key=lambda v: v.created))
+    upgrades = "; ".join(filter(None, (upgrade_sentence(store, *pair) for pair in pairs)))
+    for sentence in filter(None, (other, upgrades)):
         announce(sentence)
     return {
-        **({"upgrades": "; ".join(filter(None, upgrades))} if any(upgrades) else {}),
+        **({"upgrades": upgrades} if upgrades else {}),
         "comparison": key,
         "held_out": heldout_sentence(report),
         "report": str(report_store.path(store, key)),

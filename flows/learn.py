@@ -62,7 +62,7 @@ def learn(options: LearnOptions) -> dict[str, Any]:
     planned = read_plan(outcome["plan"]).placement(newest.task.tables)
     best = fastest(samples)
     saving, name = learned.saving(newest.task, best.placement, planned), best.task.name
-    over = "" if best is newest else f" over the plan of {name}, the fastest so far ({best.overall_ms:.3f} ms a step)"
+    of = "current plan" if best is newest else f"plan of {name}, the fastest so far ({best.overall_ms:.3f} ms measured)"
     advice = (
         "take the new plan"
         if saving.low > 0
@@ -72,7 +72,7 @@ def learn(options: LearnOptions) -> dict[str, Any]:
         if best is newest
         else f"go back to the plan of {name}"
     )
-    announce(f"The new plan saves {saving}{over}: {advice}.")
+    announce(f"The new plan saves {saving} that refits predict for the {of}: {advice}.")
     return outcome | {
         "version": version,
         "profiles": len(samples),

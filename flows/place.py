@@ -211,15 +211,21 @@ def _evidence(store: Store, placed: Placed, champion: Version, before: ModelPlan
             f"has a measured gain of {gain_text(report.gain(report.candidate, report.reference))} over "
             f"{report.reference}"
         )
-    if before is None or kept is None or overall_ms is None:
+    if before is None:
+        return f"{champion} {measured}"
+    changes = placed.request.current or "no table is the same"
+    misfit = str(changes) and f"; trainers cannot load plan {before.number} with today's tables ({changes})"
+    if kept is None or overall_ms is None:
         why = placed.weighed.why_not_kept if placed.weighed else ""
-        return f"{champion} {measured}{why and f'; plan {before and before.number} cannot be kept: {why}'}"
+        return f"{champion} {measured}{why and f'; plan {before.number} cannot be kept: {why}'}{misfit}"
     saved = 1 - overall_ms / kept.overall_ms
     error = report.placer(report.candidate).predicted_mape if report else None
     interval = (
         "" if error is None else f" ({100 * (saved - _SURE * error):+.1f} to {100 * (saved + _SURE * error):+.1f})"
     )
-    return f"predicted to save {100 * saved:+.1f} %{interval} of plan {before.number}'s cost with today's tables"
+    return (
+        f"predicted to save {100 * saved:+.1f} %{interval} of plan {before.number}'s cost with today's tables{misfit}"
+    )
 
 
 def _show(store: Store, placed: Placed, plan: ModelPlan, run: Run, notes: list[str]) -> None:

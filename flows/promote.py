@@ -111,7 +111,6 @@ def register_and_decide(store: Store, run: Run, training: str, evaluation: str) 
         "reason": reason,
         "note": note,
         "effort": trainings.effort_sentence(store, training),
-        "prediction": evaluation_report.prediction_sentence(report),
         "training": training,
         "evaluation": evaluation,
         "where": links,

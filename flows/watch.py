@@ -12,6 +12,7 @@ from prefect.runtime import deployment
 from prefect.settings import get_current_settings
 
 from dreamshard.files import json_digest
+from dreamshard.recipes import sized
 from dreamshard.testbeds.base import Capacity
 from flows.forms.form import deployed
 from flows.forms.options import RetrainingOptions, WatchOptions
@@ -20,7 +21,6 @@ from flows.learn import profiles_in
 from flows.reports.pages import markdown_table, publish
 from flows.rules.dataset_diff import DatasetDiff, diff_datasets
 from flows.rules.warm_start import champion_of, last_trained, opened
-from flows.stages import with_sizes
 from storage.mlflow_store.registry import Version
 from storage.run_records.trainings import named_model, source_label
 
@@ -40,7 +40,7 @@ def watch(options: WatchOptions) -> dict[str, Any]:
     """Changes of the source since the last training -> a retraining if they matter; new profiles -> `learn`."""
     config, store = opened(options)
     ingested = ingest_workload(store, config.workload, lookups=False)
-    dataset, config = ingested.dataset, with_sizes(config, ingested.tables, Capacity(kind="unknown"))
+    dataset, (config, _) = ingested.dataset, sized(config, ingested.tables, Capacity(kind="unknown"))
     trained = last_trained(store, config, dataset)
     before = store.lake.read_dataset(trained) if trained and store.lake.has_dataset(trained) else None
     diff = diff_datasets(

@@ -23,7 +23,8 @@ Sample = TypeVar("Sample", CostSample, ExchangeSample)
 BURST = 0.1
 """A round counts as disturbed if it takes longer than its placement's least round by more than this share."""
 UNSTEADY = 0.03
-"""Coefficient of variation of the reference placement above which a machine counts as unsteady; 0.02 is usual."""
+"""Coefficient of variation of the reference placement, or change of its level, above which a machine counts as unsteady;
+0.02 is usual."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +119,13 @@ class Steadiness:
             spread=pstdev(levels) / fmean(levels) if len(levels) > 1 else None,
         )
 
-    @property
-    def is_steady(self) -> bool:
-        """Whether the least rounds of the reference placement agree with each other, as far as that is known."""
-        return self.spread is None or self.spread <= UNSTEADY
+    def noise(self, level: float | None = None) -> float:
+        """Share of a cost that a placement may seem to save over itself; 0 on a steady machine, or if that is not known.
+
+        Args:
+            level: cost of the reference placement over its cost in the training.
+        """
+        spread, level = self.spread or 0.0, level or 1.0
+        if max(spread, abs(level - 1)) <= UNSTEADY:
+            return 0.0
+        return max(2 * spread / (1 + spread), 1 - min(level, 1 / level))  # between costs one spread above and below

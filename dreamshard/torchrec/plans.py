@@ -184,7 +184,9 @@ def load_plan(
     """
     plan, tables, is_running = read_plan(path), tables_of(model, sharders=sharders), dist.is_initialized()
     if others := sorted(plan.tables.keys() - set(tables.tables.names)):
-        raise ValueError(f"{path} was not made for this model: it has no table {shown(others)}; plan again")
+        raise ValueError(
+            f"{path} was not made for this model: it has no table {shown(others)}; plan again, or promote a newer plan"
+        )
     options = sharding_options(plan.placement(tables.tables), tables.details, model)
     device_type = device_type or ("cpu" if is_running and dist.get_backend() == "gloo" else get_device_type())
     running = dist.get_world_size() if is_running else plan.num_devices

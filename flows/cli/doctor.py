@@ -85,7 +85,8 @@ def _machine() -> Check:
         return "machine", "missing", f"nothing can be measured: {error}", "see docs/gpus.md"
     repeats = len(samples) // _ROUNDS
     steadiness = Steadiness.of(RoundCost(i % repeats, True, sample.overall_ms) for i, sample in enumerate(samples))
-    advice = "" if steadiness.is_steady else "gains of a few per cent mean little while others use this machine"
+    noise = steadiness.noise()
+    advice = f"ignore gains below {noise:.0%} while others use this machine" if noise else ""
     text = f"{steadiness_words(steadiness, None)}, {steadiness.level_ms:.3g} ms"
     return "machine", "low" if advice else "ok", text, advice
 

@@ -120,10 +120,12 @@ def _stage(flow: Flow[..., dict[str, Any]], options: Options, as_json: bool, fol
     outcome = run_flow(flow, options, as_json=as_json)
     if as_json:
         return
-    table, title = outcome.pop("table", None), outcome.pop("title", "")
+    table, title, caveat = (outcome.pop(name, "") for name in ("table", "title", "caveat"))
     outcome.pop("notes", None)  # were announced
     if table:
         terminal.print_table(table, title=title)
+    if caveat:
+        terminal.say(f"Note: {caveat}")
     terminal.show_fields(outcome)
     terminal.say(f"Next, with the same options: dreamshard {following}")
 
@@ -131,7 +133,7 @@ def _stage(flow: Flow[..., dict[str, Any]], options: Options, as_json: bool, fol
 def run_flow(flow: Flow[..., dict[str, Any]], options: Options, *, as_json: bool) -> dict[str, Any]:
     """Run a flow with its options in this process and return its outcome; show it as JSON, or progress bars until then."""
     open_home()  # fail before the server starts
-    for name in ("alembic", "mlflow", "httpx"):  # Prefect is quiet already
+    for name in ("alembic", "mlflow", "httpx", "EventsWorker"):  # Prefect is quiet already, except the last
         logging.getLogger(name).setLevel(logging.ERROR)
     # The server inherits the mask, as a terminal sends Ctrl-C to it, too. If it ended first, Prefect would retry tasks
     # without it: a smoke run then still ran after three minutes. With the mask it ends with one sentence.
@@ -178,7 +180,7 @@ def _show_promotion(outcome: Mapping[str, Any]) -> None:
     """The version that a promotion decided on, and why."""
     terminal.print_table(outcome["table"], title=outcome["title"])
     terminal.say(f"{in_words(outcome['version'])} is {outcome['standing']}: {outcome['reason']}")
-    if outcome["note"]:
-        terminal.say(f"Note: {outcome['note']}")
+    for note in filter(None, (outcome["caveat"], outcome["note"])):
+        terminal.say(f"Note: {note}")
     terminal.say(f"Trained {outcome['effort']}\n{outcome['prediction']}")
     terminal.show_fields(outcome["where"])

@@ -9,7 +9,7 @@ from typing import Any
 
 from dreamshard.constraints import UNCONSTRAINED, Constraints, parse_constraints, parse_sharding
 from dreamshard.explanation import HOT_SHARE, uneven_ms
-from dreamshard.files import gib, reading, shown
+from dreamshard.files import gib, reading
 from dreamshard.hardware.accelerator import PRESETS, AcceleratorSpec, hardware as hardware_of
 from dreamshard.moving import Current, MovePrice, Point, Step, Weighed, moved_bytes, rename_devices, steps, weigh
 from dreamshard.plan import Plan, parse_plan, read_plan
@@ -325,12 +325,10 @@ def moving_lines(placed: Placed) -> Iterator[str]:
         yield "  GiB moved        ms      gain"
         for point in weighed.curve:
             yield f"  {gib(point.moved_bytes):>11}  {point.overall_ms:8.3f}  {_saved(kept, point):8.2%}"
-    parts = [
-        f"{len(placed.moved_tables)} of {len(current.sharding_of)} tables move, {gib(placed.moved_bytes)} in total"
-    ]
-    named = {"new": current.new, "resized": current.changed, "removed": current.removed}
-    parts += [f"{how}: {shown(names)}" for how, names in named.items() if names]
-    yield "; ".join(parts)
+    moved = f"{len(placed.moved_tables)} of {len(current.sharding_of)} tables move, {gib(placed.moved_bytes)} in total"
+    loaded = sum(step.memory_bytes for step in placed.steps if step.source is None)
+    also = f"{gib(loaded)} are loaded, not counted above" if loaded else ""
+    yield "; ".join(filter(None, (moved, also, str(current))))
 
 
 def _saved(kept: Point, point: Point) -> float:

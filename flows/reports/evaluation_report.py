@@ -104,17 +104,24 @@ def _finite(value: float) -> float | None:
 
 
 def outcome(report: EvaluationReport) -> dict[str, Any]:
-    """The table of a report as fields of a flow's outcome."""
-    return {"testbed": report.measured_on.hardware, "title": title(report), "table": placers_table(report)}
+    """The table of a report, and how far to trust it, as fields of a flow's outcome."""
+    return {
+        "testbed": report.measured_on.hardware,
+        "title": title(report),
+        "table": placers_table(report),
+        "caveat": report.caveat,
+        "prediction": prediction_sentence(report),
+    }
 
 
 def title(report: EvaluationReport) -> str:
-    """Captions of a report: its tables, and the basis of its intervals."""
-    on = report.measured_on
-    if report.model is None:
-        return f"Held-out tasks on {on}; 95 % intervals, paired by task"
-    variants = len(report.task_names) - 1
-    return f"This model on {on}; savings with 95 % intervals over it and {variants} variants that lack some tables"
+    """Captions of a report: its tasks, and of what its columns are means."""
+    what, ms, over = "Held-out tasks", "mean over tasks", "tasks"
+    if report.model is not None:
+        variants = f"{len(report.task_names) - 1} variants that lack some tables"
+        what, ms, over = "This model", "of it alone", f"it and {variants}"
+    columns = f"measured ms: fastest round, {ms}; saves: median over rounds, mean over {over}, with 95 % interval"
+    return f"{what} on {report.measured_on}; {columns}"
 
 
 def placers_table(report: EvaluationReport) -> Table:
@@ -207,14 +214,13 @@ def heldout_sentence(report: EvaluationReport) -> str:
 
 def prediction_sentence(report: EvaluationReport) -> str:
     """How well the candidate, or each compared version, predicts placements that it was not trained on."""
-    doubts = disagreements(report)
+    doubts, machine = disagreements(report), steadiness_words(report.steadiness, report.level)
+    also = f"; {machine}" if machine and machine not in report.caveat else ""
     if report.training is None:
-        return f"Prediction errors are of a version's own cost network on all placements measured here.{doubts}"
+        return f"Prediction errors are of a version's own cost network on all placements measured here{also}.{doubts}"
     error = report.placer(report.candidate).predicted_mape
     if error is None:
-        return f"No prediction error: {report.candidate} predicts no cost of a step, or no placement here was held out."
-    machine = steadiness_words(report.steadiness, report.level)
-    also = f"; {machine}" if machine and machine not in report.caveat else ""
+        return f"No prediction error: {report.candidate} predicts no step, or no placement here was held out{also}."
     unseen = f"{report.heldout_placements} placements that were not trained on"
     return f"Prediction error: {error:.1%} on {unseen}{also}.{doubts}"
 
