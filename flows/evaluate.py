@@ -217,7 +217,8 @@ def measure_and_report(store: Store, asked: Comparison) -> None:
     level = now.level_ms / then.level_ms if now.level_ms and then.level_ms else None
     if noise := now.noise(level):
         notes.append(
-            f"the machine was not steady, so ignore differences below {noise:.0%}: {steadiness_words(now, level)}"
+            f"the machine was not steady, so ignore differences in measured ms below {noise:.0%} (intervals of savings "
+            f"cover noise): {steadiness_words(now, level)}"
         )
     measured = {(row.placer, row.task.name) for row in rows}
     if absent := {name for name in placers for task in drawn if (name, task.name) not in measured}:

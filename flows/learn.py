@@ -76,7 +76,7 @@ def learn(options: LearnOptions) -> dict[str, Any]:
     return outcome | {
         "version": version,
         "profiles": len(samples),
-        "ranks_traced": int((~newest.costs.phases_ms.isnan()).all(-1).sum()),
+        "ranks_traced": int(newest.costs.seen.sum()),
         "traced_ms": newest.overall_ms,
         "prediction_error": error,
         "fastest": name,

@@ -207,14 +207,12 @@ def _evidence(store: Store, placed: Placed, champion: Version, before: ModelPlan
     report = report_store.load(store, key) if key else None
     measured = "was not evaluated by measurement"
     if report is not None:
-        measured = (
-            f"has a measured gain of {gain_text(report.gain(report.candidate, report.reference))} over "
-            f"{report.reference}"
-        )
+        gain = gain_text(report.gain(report.candidate, report.reference))
+        measured = f"has a measured gain of {gain} over {report.reference}"
     if before is None:
         return f"{champion} {measured}"
     changes = placed.request.current or "no table is the same"
-    misfit = str(changes) and f"; trainers cannot load plan {before.number} with today's tables ({changes})"
+    misfit = str(changes) and f"; plan {before.number} no longer loads ({changes}), so trainers need a newer one"
     if kept is None or overall_ms is None:
         why = placed.weighed.why_not_kept if placed.weighed else ""
         return f"{champion} {measured}{why and f'; plan {before.number} cannot be kept: {why}'}{misfit}"

@@ -22,9 +22,8 @@ Sample = TypeVar("Sample", CostSample, ExchangeSample)
 
 BURST = 0.1
 """A round counts as disturbed if it takes longer than its placement's least round by more than this share."""
-UNSTEADY = 0.03
-"""Coefficient of variation of the reference placement, or change of its level, above which a machine counts as unsteady;
-0.02 is usual."""
+UNSTEADY = 0.06
+"""Difference between two costs of one placement above which a machine counts as unsteady; 0.04 is usual."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,12 +93,14 @@ class Steadiness:
     Attributes:
         rounds: number of rounds of all placements.
         disturbed: share of them that took longer than their placement's least round by more than `BURST`.
+        excess: mean share by which rounds took longer than their placement's least one.
         level_ms: mean cost of the reference placement, each time by its least round; None without one.
         spread: coefficient of variation of these; None unless it was measured at least twice.
     """
 
     rounds: int
     disturbed: float
+    excess: float = 0.0
     level_ms: float | None = None
     spread: float | None = None
 
@@ -115,17 +116,19 @@ class Steadiness:
         return cls(
             rounds=len(excess),
             disturbed=fmean(share > BURST for share in excess) if excess else 0.0,
+            excess=fmean(excess or [0.0]),
             level_ms=fmean(levels) if levels else None,
             spread=pstdev(levels) / fmean(levels) if len(levels) > 1 else None,
         )
 
     def noise(self, level: float | None = None) -> float:
-        """Share of a cost that a placement may seem to save over itself; 0 on a steady machine, or if that is not known.
+        """Share of its cost that a placement may seem to save over itself; 0 on a steady machine.
+
+        Counted are two spreads of the reference placement, its change since the training, and how much longer rounds took.
 
         Args:
-            level: cost of the reference placement over its cost in the training.
+            level: cost of the reference placement over its cost in the training; None if it is not known.
         """
-        spread, level = self.spread or 0.0, level or 1.0
-        if max(spread, abs(level - 1)) <= UNSTEADY:
-            return 0.0
-        return max(2 * spread / (1 + spread), 1 - min(level, 1 / level))  # between costs one spread above and below
+        level = level or 1.0
+        ratio = max(1 + 2 * (self.spread or 0.0), level, 1 / level, 1 + self.excess)
+        return 1 - 1 / ratio if ratio > 1 + UNSTEADY else 0.0

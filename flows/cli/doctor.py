@@ -86,7 +86,7 @@ def _machine() -> Check:
     repeats = len(samples) // _ROUNDS
     steadiness = Steadiness.of(RoundCost(i % repeats, True, sample.overall_ms) for i, sample in enumerate(samples))
     noise = steadiness.noise()
-    advice = f"ignore gains below {noise:.0%} while others use this machine" if noise else ""
+    advice = f"ignore differences in measured ms below {noise:.0%} while others use it" if noise else ""
     text = f"{steadiness_words(steadiness, None)}, {steadiness.level_ms:.3g} ms"
     return "machine", "low" if advice else "ok", text, advice
 

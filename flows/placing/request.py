@@ -314,21 +314,24 @@ def moving_lines(placed: Placed) -> Iterator[str]:
         yield f"a gain has to pay for its moves within {price.steps_until_next:,.0f} steps; tables move at {rate}"
         if kept is None:
             yield f"the current plan cannot be kept: {weighed.why_not_kept}"
-    if weighed is not None and kept is not None:
-        gain, chosen = _gain(kept, weighed.moved_all), weighed.chosen
-        yield f"current plan: predicted {kept.overall_ms:.3f} ms; new plan with all its moves: {gain}"
-        if chosen.moved_bytes == 0 and chosen.overall_ms >= kept.overall_ms:
-            yield "keep the current plan: no gain pays for its moves"
         else:
-            seconds = price.move_ms(chosen.moved_bytes) / 1e3
-            yield f"chosen: {_gain(kept, chosen)}; training stops for {seconds:.3g} s to move them"
-        yield "  GiB moved        ms      gain"
-        for point in weighed.curve:
-            yield f"  {gib(point.moved_bytes):>11}  {point.overall_ms:8.3f}  {_saved(kept, point):8.2%}"
-    moved = f"{len(placed.moved_tables)} of {len(current.sharding_of)} tables move, {gib(placed.moved_bytes)} in total"
+            gain, chosen = _gain(kept, weighed.moved_all), weighed.chosen
+            yield f"current plan: predicted {kept.overall_ms:.3f} ms; new plan with all its moves: {gain}"
+            if chosen.moved_bytes == 0 and chosen.overall_ms >= kept.overall_ms:
+                yield "keep the current plan: no gain pays for its moves"
+            else:
+                seconds = price.move_ms(chosen.moved_bytes) / 1e3
+                yield f"chosen: {_gain(kept, chosen)}; training stops for {seconds:.3g} s to move them"
+            yield "  GiB moved        ms      gain"
+            for point in weighed.curve:
+                yield f"  {gib(point.moved_bytes):>11}  {point.overall_ms:8.3f}  {_saved(kept, point):8.2%}"
     loaded = sum(step.memory_bytes for step in placed.steps if step.source is None)
-    also = f"{gib(loaded)} are loaded, not counted above" if loaded else ""
-    yield "; ".join(filter(None, (moved, also, str(current))))
+    also = f"; {gib(loaded)} are loaded, not counted above" if loaded else ""
+    changes = str(current) and f"; {current}"
+    yield (
+        f"{len(placed.moved_tables)} of {len(current.sharding_of)} tables move, {gib(placed.moved_bytes)} in total"
+        f"{also}{changes}"
+    )
 
 
 def _saved(kept: Point, point: Point) -> float:

@@ -118,8 +118,8 @@ def title(report: EvaluationReport) -> str:
     """Captions of a report: its tasks, and of what its columns are means."""
     what, ms, over = "Held-out tasks", "mean over tasks", "tasks"
     if report.model is not None:
-        variants = f"{len(report.task_names) - 1} variants that lack some tables"
-        what, ms, over = "This model", "of it alone", f"it and {variants}"
+        over = f"it and {len(report.task_names) - 1} variants that lack some tables"
+        what, ms = "This model", "of it alone"
     columns = f"measured ms: fastest round, {ms}; saves: median over rounds, mean over {over}, with 95 % interval"
     return f"{what} on {report.measured_on}; {columns}"
 
@@ -161,8 +161,11 @@ def steadiness_words(steadiness: Steadiness, level: float | None) -> str:
     if steadiness.level_ms is None:
         return ""
     since = "" if level is None else f", at {level:.2f} times its cost in the training"
-    spread = "" if steadiness.spread is None else f" varied by {steadiness.spread:.1%}"
-    return f"a reference placement{spread or ' was measured'}{since}, and {steadiness.disturbed:.0%} of rounds were disturbed"
+    spread = "was measured" if steadiness.spread is None else f"varied by {steadiness.spread:.1%}"
+    return (
+        f"a reference placement {spread}{since}, and {steadiness.disturbed:.0%} of rounds were disturbed: rounds took "
+        f"{steadiness.excess:.0%} longer than the fastest on average"
+    )
 
 
 def _gain_metrics(name: str, gain: PairedComparison | None) -> Metrics:
@@ -221,8 +224,7 @@ def prediction_sentence(report: EvaluationReport) -> str:
     error = report.placer(report.candidate).predicted_mape
     if error is None:
         return f"No prediction error: {report.candidate} predicts no step, or no placement here was held out{also}."
-    unseen = f"{report.heldout_placements} placements that were not trained on"
-    return f"Prediction error: {error:.1%} on {unseen}{also}.{doubts}"
+    return f"Prediction error: {error:.1%} on {report.heldout_placements} held-out placements{also}.{doubts}"
 
 
 def disagreements(report: EvaluationReport) -> str:

@@ -61,6 +61,8 @@ def test_changed_tables_get_a_plan_of_their_model_alone(models):
     proposed = ads.planned(tables.select(range(1, 14)))
     assert (proposed["number"], proposed["is_current"], ads.current) == (2, False, first)
     assert "dreamshard promote --model ads --plan 2" in proposed["sentence"]
+    differs = f"new: {', '.join(tables.names[12:14])}; removed: {tables.names[0]}"
+    assert f"; plan 1 no longer loads ({differs}), so" in proposed["sentence"]
     taken = take_into_use(ads.store, PromoteOptions(model="ads", plan="2", reason="new tables"))
     assert taken["roll_back"] == "dreamshard promote --model ads --plan 1"
     assert "new tables" in ads.current.current_because

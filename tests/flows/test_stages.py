@@ -142,6 +142,7 @@ def test_algorithms_compete_for_one_champion(outcome: dict, settings: Settings, 
     report = json.loads(Path(outcome["where"]["evaluation"]).read_text())
     placers = {row["placer"]: row for row in report["placers"]}
     assert {"autoshard", "champion 1", "random"} <= placers.keys()
+    assert "cost_greedy" not in placers, "AutoShard predicts no costs to be greedy on"
     assert placers["autoshard"]["predicted_ms"].keys() == {"champion 1"}, "AutoShard predicts no cost of a step"
     assert registry.champion(settings).uri == OURS
     assert [(row["algorithm"], row["version"]) for row in said("models")] == [("autoshard", 2), ("dreamshard", 1)]

@@ -80,5 +80,6 @@ def test_a_reference_placement_and_disturbed_rounds_show_how_steady_a_machine_wa
     steadiness = Steadiness.of(rounds)
     assert (steadiness.rounds, steadiness.disturbed, steadiness.level_ms) == (6, pytest.approx(1 / 6), 11.0)
     assert steadiness.spread == pytest.approx(np.std([10, 11, 12]) / 11)
-    assert not steadiness.is_steady
-    assert Steadiness.of(rounds[3:]).is_steady
+    assert steadiness.noise() == pytest.approx(1 - 1 / (1 + 2 * steadiness.spread))
+    assert [Steadiness.of(reference[:1]).noise(level) for level in (None, 1.05, 2.0, 0.5)] == [0, 0, 0.5, 0.5]
+    assert Steadiness.of(rounds[3:]).noise() == pytest.approx(1 - 1 / (1 + 0.55 / 3)), "its rounds differ"

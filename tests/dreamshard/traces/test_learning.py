@@ -35,6 +35,7 @@ def test_one_profile_of_some_ranks_makes_a_cheaper_plan_and_says_how_sure_it_is(
     saving, true = learned.saving(TASK, CURRENT, planned), 1 - true_ms(planned) / true_ms(CURRENT)
     assert true > 0.02
     assert saving.low <= true <= saving.high
+    assert saving.of_ms == pytest.approx(true_ms(CURRENT), rel=0.2)
     assert 0 <= heldout_error([sample], PRESETS["v100"]) < 0.5
 
 

@@ -25,19 +25,6 @@ def with_champion(monkeypatch):
     return give
 
 
-@pytest.mark.parametrize(
-    ("placer", "said"),
-    [
-        *((name, "a trained cost network") for name in LEARNED),
-        ("challenger", "there is no challenger yet"),
-        ("previous", "there is no previous yet"),
-    ],
-)
-def test_without_a_champion_a_placer_that_needs_one_says_so(place_tables, placer, said):
-    done, _ = place_tables(TABLES, *SHAPE, placer)
-    assert (done.returncode, said in done.sentence) == (1, True), done.sentence
-
-
 def test_torchrecs_planner_says_which_bandwidths_it_assumes(place_tables):
     pytest.importorskip("torchrec")
     for hardware, is_assumed in (((), True), (("--hardware", "h100"), False)):

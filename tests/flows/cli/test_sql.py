@@ -47,11 +47,6 @@ def test_answers_are_written_as_csv_and_parquet(sql, tmp_path):
     assert written["both"][0].tolist() == [10, 4]
 
 
-def test_what_cannot_be_asked_is_one_sentence(sql):
-    assert "`show tables` lists views" in sql("from nowhere").sentence
-    assert "asks for no rows" in sql(" -- no query").sentence
-
-
 def test_costs_of_tables_are_those_measured_alone(sql):
     (row,) = json.loads(sql("from table_costs", "--json").stdout)
     assert (row["table_name"], row["origin"], row["samples"], row["is_current"]) == ("a", "measured", 1, True)

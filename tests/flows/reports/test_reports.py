@@ -1,4 +1,3 @@
-import math
 from dataclasses import replace
 
 import pytest
@@ -84,12 +83,6 @@ def test_every_plan_is_priced_by_every_network_and_errors_are_learned():
     assert make_report(rows, "dim_greedy", by, **SUBJECT).mispredicted == (), "tables of a pool stay held out"
     alike = make_report(ROWS, "dim_greedy", {"dreamshard": Priced(18.5), "champion 1": Priced(18.6)}, **SUBJECT)
     assert "disagree" not in prediction_sentence(alike)
-
-
-def test_a_placer_that_did_not_fit_comes_first_without_a_mean():
-    report = report_of(lambda line: replace(line, overall_ms=math.inf))
-    first = report.placers[0]
-    assert (first.placer, first.overall_ms) == ("dreamshard", None)
 
 
 def test_placers_that_split_tables_by_columns_are_marked():

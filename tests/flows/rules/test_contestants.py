@@ -59,12 +59,6 @@ def compared(monkeypatch, placer, *names: str) -> Contestants:
     return field_of.of_entrants(NO_STORE, {"version 1": VERSION} | dict.fromkeys(names), None, 0)
 
 
-def test_heuristics_meet_autoshard_without_predictions():
-    contestants = of_training(autoshard_placer())
-    assert {"lookup_greedy", "autoshard"} <= contestants.placers.keys()
-    assert "cost_greedy" not in contestants.placers
-
-
 @pytest.mark.parametrize("name", ["cost_greedy", "dreamshard_policy"])
 def test_a_placer_without_predicted_costs_is_refused(monkeypatch, name):
     with pytest.raises(ValueError):
