@@ -124,11 +124,11 @@ class Steadiness:
     def noise(self, level: float | None = None) -> float:
         """Share of its cost that a placement may seem to save over itself; 0 on a steady machine.
 
-        Counted are two spreads of the reference placement, its change since the training, and how much longer rounds took.
+        It is two spreads of the reference placement, or if unknown the excess of rounds, or its change since the training.
 
         Args:
             level: cost of the reference placement over its cost in the training; None if it is not known.
         """
-        level = level or 1.0
-        ratio = max(1 + 2 * (self.spread or 0.0), level, 1 / level, 1 + self.excess)
+        level, varied = level or 1.0, self.excess if self.spread is None else 2 * self.spread
+        ratio = max(1 + varied, level, 1 / level)
         return 1 - 1 / ratio if ratio > 1 + UNSTEADY else 0.0

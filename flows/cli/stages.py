@@ -120,8 +120,8 @@ def _stage(flow: Flow[..., dict[str, Any]], options: Options, as_json: bool, fol
     outcome = run_flow(flow, options, as_json=as_json)
     if as_json:
         return
-    table, title, caveat = (outcome.pop(name, "") for name in ("table", "title", "caveat"))
-    outcome.pop("notes", None)  # were announced
+    # notes were announced
+    table, title, caveat, _ = (outcome.pop(name, "") for name in ("table", "title", "caveat", "notes"))
     if table:
         terminal.print_table(table, title=title)
     if caveat:
