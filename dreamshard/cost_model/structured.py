@@ -1,7 +1,8 @@
 """The structured cost network: positive work of tables, added up by resource, and what a fused call makes of the sums.
 
 Physics is in the form, so that a search finds few errors to use: one more table never makes a device cheaper, and neither do
-more lookups, rows or columns of a table, in any phase and with any weights.
+more lookups, rows or columns of a table, in any phase and with any weights, in the setting that it was fitted in. For others
+a shard's work is scaled by `work_ratios`, which may fall with rows and columns.
 """
 
 import math
