@@ -132,7 +132,8 @@ def read_lookups(path: str | Path) -> Lookups:
     if not Path(path).is_file():
         raise ValueError(f"there is no lookups file {path}; ingest the workload again to make it")
     with reading(path, "cannot be read as lookups", "write it again"):
-        samples = pq.read_table(path, columns=["indices"], memory_map=True).column("indices")
+        file = pq.ParquetFile(path, memory_map=True)
+        samples = file.read(columns=["indices"], use_threads=False).column("indices")
         if not pa.types.is_list(samples.type) or samples.type.value_type not in (pa.int32(), pa.int64()):
             raise InputError(f"{path} has indices of type {samples.type}, not list<int32 or int64>; write them as such")
         array = samples.chunk(0) if samples.num_chunks == 1 else samples.combine_chunks()

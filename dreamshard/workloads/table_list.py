@@ -74,7 +74,7 @@ def list_tables(path: str | Path) -> list[ModelTable]:
             options = pa.csv.ConvertOptions(column_types=_TEXTS, null_values=[""], strings_can_be_null=True)
             records = pa.csv.read_csv(file, convert_options=options).to_pylist()
         else:
-            records = pq.ParquetFile(file).read().to_pylist()
+            records = pq.ParquetFile(file).read(use_threads=False).to_pylist()
         if not isinstance(records, list) or not records or not all(isinstance(record, dict) for record in records):
             raise InputError(
                 f"{file} lists no tables; give a line or an object per table, with name, rows, dim and pooling_factor "

@@ -262,7 +262,7 @@ def population(name: str) -> Population:
 
     The law of a bin has the maximum entropy with its mean: probabilities fall exponentially, by a tilt from first to last.
     """
-    table = pq.read_table(DATA / f"{name}.parquet")
+    table = pq.ParquetFile(DATA / f"{name}.parquet").read(use_threads=False)
     about = json.loads(table.schema.metadata[b"dreamshard"])
     names = "rows", *(f"rows_in_bin_{j}" for j in range(NUM_BINS))
     rows, *bins = (table[column].to_numpy().astype(np.int64) for column in names)
