@@ -209,7 +209,7 @@ def _place(
             took_ms = 1000 * (time.perf_counter() - began)
             nothing = DeviceCosts(torch.zeros(task.num_devices, len(PHASES)))
             placed.append(EvaluationRow(name, task, placement, math.inf, math.nan, took_ms, nothing))
-            if placement and (broken := violation(with_all_types(task), placement)):
+            if placement and (broken := violation(with_all_types(task), placement, is_measured=True)):
                 raise ValueError(f"placer {name!r} placed {task.name} illegally: {broken}; leave it out")
         if len(refusals) == len(placers):
             raise refusals[0]

@@ -34,7 +34,7 @@ HOT_SHARE = 0.7
 """Of all lookups, on one of the eight devices of a published row-wise model (AMD-AGI/Primus-DLRM, doc/perf_analysis.md)."""
 
 _OTHER_PLACES = 4  # of the fastest ones, on which each table is tried
-_BOUND = ("its constraints leave nothing else", "nothing else fits in memory")
+_BOUND = ("no other place is open to it alone", "nothing else fits in memory")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +112,12 @@ def explain(task: PlacementTask, placement: Placement, predictor: SearchingPlace
     model, names, shards = predictor.costs_on(task, placement), task.tables.names, Shards.of(task, placement)
     costs, used, allowed = predictor.predict(task, placement), shards.memory_bytes(), allowed_devices(task)
     without_ms, _ = changed_ms(model, placement, [(t, None) for t in range(len(names))])  # [T, D]
-    others = [(t, new) for t in range(len(names)) for new in _others(task, placement, t, without_ms[t], allowed[t])]
+    others = [
+        (t, new)
+        for t in range(len(names))
+        for new in _others(task, placement, t, without_ms[t], allowed[t])
+        if not new.is_too_wide(int(task.tables.dim[t]))
+    ]
     same = (0, placement.tables[0])  # for the costs now in the same precision
     after_ms, fits = changed_ms(model, placement, [same, *others])  # [N, D]
     extra_ms = after_ms[1:].amax(dim=1) - after_ms[0].max()

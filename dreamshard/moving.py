@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from dreamshard.constraints import UNCONSTRAINED
+from dreamshard.constraints import ANY_SHARDING
 from dreamshard.files import first_line, shown
 from dreamshard.plan import Plan
 from dreamshard.search import SearchingPlacer
@@ -35,7 +35,7 @@ class Current:
     """The current plan as a placement of today's tables, as far as it has them.
 
     Attributes:
-        task: of the tables that are there already, without constraints.
+        task: of the tables that are there already, which may be sharded in any way.
         placement: of these tables.
         shards: of these tables, by today's numbers.
         sharding_of: the same tables by today's numbers.
@@ -64,7 +64,7 @@ class Current:
             task,
             num_devices=plan.num_devices,
             memory_bytes=2**62,
-            constraints=UNCONSTRAINED,
+            constraints=replace(ANY_SHARDING, caching=True),
             devices_per_host=plan.devices_per_host or task.devices_per_host,
         )
         placement = plan.placed(same.values())
@@ -291,11 +291,11 @@ def _between(
     """
     apart, anywhere = frozenset().union(*task.constraints.apart), allowed_devices(task).all(dim=1).tolist()
     tables = []
-    for name, old, new, is_free in zip(task.tables.names, start.tables, target.tables, anywhere, strict=True):
+    for (name, _, dim), old, new, is_free in zip(task.tables.sizes, start.tables, target.tables, anywhere, strict=True):
         kind = old.sharding_type
         # the search does not look where tables on all devices are, nor what is apart from spread ones
         is_out = (kind in ON_EVERY_DEVICE and not is_free) or (kind not in ON_ONE_DEVICE and name in apart)
-        tables.append(new if is_out or any(sharding_violations(task.constraints, name, old)) else old)
+        tables.append(new if is_out or any(sharding_violations(task.constraints, name, old, dim)) else old)
     try:
         model = predictor.costs_on(task, target)
         options, choices = ShardingOptions.given(task, model, [replace(start, tables=tuple(tables)), target])

@@ -57,7 +57,7 @@ class Plan(BaseModel):
     """How each table is sharded, and on which devices.
 
     Attributes:
-        devices_per_host: of the devices; None if no table is on one host.
+        devices_per_host: of the devices; None for the hardware's, if no table is on one host.
         placer: e.g. `dreamshard 3` or `size_greedy`.
         costs_of: the measurements behind the prediction; None if there is none, or they are unknown.
         differs_in: respects in which the plan differs from them; the hardware too, if it is unknown.

@@ -168,7 +168,9 @@ def make_plan(
     devices = zip(*figures.values(), strict=True)
     return Plan(
         num_devices=task.num_devices,
-        devices_per_host=placement.devices_per_host if placement.sharding_types & set(ON_ONE_HOST) else None,
+        devices_per_host=(
+            placement.devices_per_host if placement.sharding_types & set(ON_ONE_HOST) else task.devices_per_host
+        ),
         placer=placer,
         predicted=Predicted(
             overall_ms=overall_ms, devices=tuple(dict(zip(figures, of, strict=True)) for of in devices)
@@ -187,7 +189,7 @@ def legal_placement(task: PlacementTask, placer: Placer, budget_ms: float | None
     if reason := violation(task, placement):
         roomy = replace(task, memory_bytes=2**62, constraints=replace(task.constraints, memory_bytes_of={}))
         raise NoPlacementError(
-            f"the placement that {placer.name} found violates a constraint: {reason}; loosen it, or use another placer, "
+            f"the placement that {placer.name} found cannot be used: {reason}; loosen constraints, or use another placer, "
             "for example a preset",
             is_strict=bool(violation(roomy, placement)),
         )

@@ -347,6 +347,10 @@ class TableSharding:
         """Ranges of columns of a table of `dim` columns; one range of all if it is not split."""
         return self.columns or ((0, dim),)
 
+    def is_too_wide(self, dim: int) -> bool:
+        """Whether a shard of a table of `dim` columns is wider than `WIDEST_SHARD`."""
+        return any(end - start > WIDEST_SHARD for start, end in self.ranges(dim))
+
     def blocks(self, rows: int, dim: int, num_devices: int, devices_per_host: int) -> list[Block]:
         """The shards of a table of this size, range by range of its columns, in TorchRec's order; some may hold no rows."""
         kind = self.sharding_type

@@ -23,6 +23,7 @@ from dreamshard.tables import (
     ON_ONE_DEVICE,
     ON_ONE_HOST,
     SHARDING_TYPES,
+    WIDEST_SHARD,
     Optimizer,
     Placement,
     Precision,
@@ -379,12 +380,17 @@ def _is_any(kind: Int[Tensor, " S"], *types: ShardingType) -> Bool[Tensor, " S"]
     return torch.isin(kind, torch.tensor([SHARDING_TYPES.index(name) for name in types]))
 
 
-def violation(task: PlacementTask, placement: Placement) -> str:
-    """Why a placement is not legal for the task, in one sentence; empty if it is legal."""
-    return mismatch(task, placement) or next(_violations(task, placement), "")
+def violation(task: PlacementTask, placement: Placement, *, is_measured: bool = False) -> str:
+    """Why a placement is not legal for the task, in one sentence; empty if it is legal.
+
+    One that only `is_measured` may have shards that are too wide for fbgemm's kernels for GPUs: ranks on CPUs run them.
+    """
+    return mismatch(task, placement) or next(_violations(task, placement, is_measured), "")
 
 
-def sharding_violations(constraints: Constraints, name: str, sharding: TableSharding) -> Iterator[str]:
+def sharding_violations(
+    constraints: Constraints, name: str, sharding: TableSharding, dim: int, is_measured: bool = False
+) -> Iterator[str]:
     """Why a table may not be sharded so, wherever its shards are."""
     types = constraints.sharding_types_for(name)
     if sharding.sharding_type not in types:
@@ -396,6 +402,8 @@ def sharding_violations(constraints: Constraints, name: str, sharding: TableShar
     least = constraints.narrowest_columns_of.get(name, 0)
     if len(sharding.columns) > 1 and any(end - start < least for start, end in sharding.columns):
         yield f"table {name!r} has a shard of fewer than {least} columns"
+    if sharding.is_too_wide(dim) and not is_measured:
+        yield f"table {name!r} has a shard of over {WIDEST_SHARD} columns, which fbgemm's kernels for GPUs look up as zeros"
 
 
 def allowed_devices(task: PlacementTask) -> Bool[Tensor, "T D"]:
@@ -408,17 +416,16 @@ def allowed_devices(task: PlacementTask) -> Bool[Tensor, "T D"]:
     return allowed
 
 
-def _violations(task: PlacementTask, placement: Placement) -> Iterator[str]:
+def _violations(task: PlacementTask, placement: Placement, is_measured: bool) -> Iterator[str]:
     constraints = task.constraints
     shards = Shards.of(task, placement)
     held, capacity = shards.memory_bytes(), task.capacity_bytes  # [D]
     fullest = int((held - capacity).argmax())
     if held[fullest] > capacity[fullest]:
-        most = gib(int(capacity[fullest]))
-        yield f"device {fullest} would hold {gib(int(held[fullest]))} of tables, but has {most} for them"
+        yield f"device {fullest} would hold {gib(int(held[fullest]))} of tables, but has {gib(int(capacity[fullest]))}"
     names = task.tables.names
-    for name, sharding in zip(names, placement.tables, strict=True):
-        yield from sharding_violations(constraints, name, sharding)
+    for (name, _, dim), sharding in zip(task.tables.sizes, placement.tables, strict=True):
+        yield from sharding_violations(constraints, name, sharding, dim, is_measured)
     wrong = ~allowed_devices(task)[shards.table, shards.device]
     for t, device in zip(shards.table[wrong].tolist(), shards.device[wrong].tolist(), strict=True):
         yield f"table {names[t]!r} has a shard on device {device}, which it may not use"

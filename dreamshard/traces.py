@@ -44,7 +44,7 @@ from dreamshard.hardware.roofline import sharding_costs
 from dreamshard.policy.mdp import PolicyNetwork
 from dreamshard.search import DreamShardPlacer
 from dreamshard.tables import Placement
-from dreamshard.tasks import PlacementTask, Shards, violation
+from dreamshard.tasks import PlacementTask, Shards, mismatch, violation
 
 _EXCHANGED = "(?i:all2all|alltoall|reduce_?scatter)"
 _PATTERNS = {
@@ -234,7 +234,7 @@ def traced_sample(
     Raises:
         ValueError: a trace cannot be read, or is not of this plan.
     """
-    if problem := violation(task, placement):
+    if problem := mismatch(task, placement):
         raise ValueError(f"the plan is none of {task.name}: {problem}; give the plan and tables of the profiled job")
     ranks = _by_rank([read_trace(path) for path in paths], task.num_devices)
     count = Shards.of(task, placement).device.bincount(minlength=task.num_devices).tolist()
@@ -457,6 +457,6 @@ def _varied(sample: CostSample, share: float, generator: Generator) -> CostSampl
                 where = generator.choice(task.num_devices, len(sharding.where), p=favour / favour.sum())
                 shardings[t] = replace(sharding, where=tuple(where.tolist()))
         varied = replace(placement, tables=tuple(shardings))
-        if not violation(task, varied):
+        if not violation(task, varied, is_measured=True):
             return replace(sample, placement=varied)
     return sample

@@ -406,11 +406,15 @@ def _sensible_options(task: PlacementTask, limits: PlacementLimits, model: CostM
     if model.narrowest <= DIM_MULTIPLE:  # it knows what narrow ranges cost
         spare[:, alike[:, 0] == _COLUMN_WISE] = False
     if not (has_option := chosen.any(axis=1)).all():
-        name = task.tables.names[table[has_option.argmin()]]
+        i = has_option.argmin()
+        name, limit = (
+            task.tables.names[table[i]],
+            f"its columns or cache, or {num_devices} devices in hosts of {per_host}",
+        )
+        limit = limit if allowed[i].all() else "the devices that it may use"
         raise NoPlacementError(
-            f"table {name!r} may only be sharded {' or '.join(constraints.sharding_types_for(name))}, against its pins, "
-            f"columns or cache, {num_devices} devices in hosts of {per_host}, or the {WIDEST_SHARD} columns that fbgemm's "
-            "kernels take; allow another sharding type",
+            f"table {name!r} may only be sharded {' or '.join(constraints.sharding_types_for(name))}, against "
+            f"{limit if dim[i] <= WIDEST_SHARD else f'the {WIDEST_SHARD} columns that fbgemm looks up'}; allow another type",
             is_strict=True,
         )
     of_item, offer = np.nonzero(chosen)

@@ -21,7 +21,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from dreamshard.cost_model.compiled import Floats, Ints, Mask, jit
-from dreamshard.files import digest, gib
+from dreamshard.files import digest, gib, shown
 from dreamshard.tables import DIM_MULTIPLE, WIDEST_SHARD, Columns, Placement, TableSharding, even_columns, most_ranges
 from dreamshard.tasks import NoPlacementError, OrderedPlacer, PlacementTask, Shards, allowed_devices
 
@@ -62,9 +62,6 @@ class PlacementLimits:
             NoPlacementError: tables that are to be together fit no device, or are to be apart, too.
         """
         constraints, item, capacity = task.constraints, np.arange(len(task.tables)), task.capacity_bytes.numpy()
-        if constraints.places_freely:
-            free, none = np.ones((len(item), task.num_devices), np.bool_), np.zeros(len(item) + 1, np.int64)
-            return cls(item, item, task.table_bytes.numpy(), capacity, free, item, none, none[:0])
         names = np.array(task.tables.names)
         for group in constraints.together:
             held = np.isin(names, list(group))
@@ -72,21 +69,21 @@ class PlacementLimits:
                 joined = np.isin(item, item[held])
                 item[joined] = item[joined].min()
         _, first, item = np.unique(item, return_index=True, return_inverse=True)
-        allowed = np.ones((len(first), task.num_devices), np.bool_)
-        np.logical_and.at(allowed, item, allowed_devices(task).numpy())
-        item_bytes = np.zeros(len(first), np.int64)
-        np.add.at(item_bytes, item, task.table_bytes.numpy())
+        allowed_of = allowed_devices(task).numpy()  # [T, D]
+        allowed = allowed_of[first]
+        item_bytes = np.bincount(item, task.table_bytes.numpy()).astype(np.int64)
         is_in = np.zeros((len(first), len(constraints.apart)), np.bool_)
         for g, group in enumerate(constraints.apart):
             is_in[item[np.isin(names, list(group))], g] = True
         for i in np.flatnonzero(np.bincount(item) > 1).tolist():
-            is_torn = any(len(group & set(names[item == i].tolist())) > 1 for group in constraints.apart)
+            of_item = item == i
+            joint, allowed[i] = set(names[of_item].tolist()), allowed_of[of_item].all(axis=0)
+            is_torn = any(len(group & joint) > 1 for group in constraints.apart)
             most = 0 if is_torn else int(capacity[allowed[i]].max(initial=0))
             if item_bytes[i] > most:
-                label = " and ".join(sorted(set(names[item == i].tolist())))
                 raise NoPlacementError(
-                    f"tables {label} of {task.name} are to share a device and need {gib(int(item_bytes[i]))}, but the "
-                    f"devices that may hold them have at most {gib(most)}",
+                    f"tables {' and '.join(sorted(joint))} of {task.name} are to share a device and need "
+                    f"{gib(int(item_bytes[i]))}, but the devices that may hold them have at most {gib(most)}",
                     is_proved=True,
                 )
         parent = np.unique(names, return_inverse=True)[1][first]
@@ -179,17 +176,18 @@ def packed(task: PlacementTask) -> Int[Tensor, " T"]:
 
 def no_placement(task: PlacementTask, *, is_proved: bool = False, what: str = "whole tables") -> NoPlacementError:
     """The error that no placement was found; `is_proved` if none exists."""
-    size, capacity = task.table_bytes, task.capacity_bytes
-    largest, in_all, have = int(size.argmax()), int(size.sum()), f"{task.num_devices} devices have"
-    needs = f"they need {gib(in_all)}, {have} {gib(int(capacity.sum()))}"
-    if in_all <= int(capacity.sum()) and size[largest] > capacity.max():
-        needs = (
-            f"{task.tables.labels[largest]!r} needs {gib(int(size[largest]))}, {have} up to {gib(int(capacity.max()))}"
-        )
+    size, capacity, allowed = task.table_bytes.numpy(), task.capacity_bytes.numpy(), allowed_devices(task).numpy()
+    held, room = size >= 0, capacity  # all tables, on all devices
+    for devices in np.unique(allowed, axis=0):
+        only_there = ~(allowed & ~devices).any(axis=1)  # [T]
+        if size[only_there].sum() > capacity[devices].sum():
+            held, room = only_there, capacity[devices]
+    size, names = size[held], shown(np.array(task.tables.labels)[held].tolist())
     return NoPlacementError(
-        f"found no placement of {what} of {task.name}: {needs}; allow more memory or more sharding types (--sharding auto, "
-        "--cache)",
-        is_proved=is_proved or in_all > int(capacity.sum()),
+        f"found no placement of {what} of {task.name}: {names} of {gib(int(size.sum()))}, up to {gib(int(size.max()))} each, "
+        f"may use {len(room)} of {len(capacity)} devices with {gib(int(room.sum()))}, up to {gib(int(room.max(initial=0)))} "
+        "each; allow more memory, fewer constraints, or more sharding types (--sharding auto, --cache)",
+        is_proved=is_proved or bool(size.sum() > room.sum()),
     )
 
 
@@ -270,7 +268,7 @@ def tight_splits(task: PlacementTask) -> list[Int[Tensor, " T"]]:
         on_one_device = len(constraints.pinned.get(name, (0, 0))) == 1 and may_be_whole
         if "column_wise" in types and not on_one_device and name not in together:
             most[t] = most_ranges(dim, constraints.narrowest_columns_of.get(name, 1))
-        least[t] = max(int(least[t]), 1 if may_be_whole else 2)
+        least[t] = max(int(least[t]), 2 - may_be_whole)
     every_shard = task.tables.rows * task.row_bytes  # [T] bytes, however few columns it has
     unit_bytes = (task.table_bytes - every_shard) // units
     for k in range(7):
@@ -355,7 +353,7 @@ class GreedyPlacer(HeuristicPlacer):
         rows, dim = task.tables.rows.numpy(), task.tables.dim.numpy()
         lookup = dim * task.tables.pooling_factor.double().numpy()
         figures = ((rows * dim).astype(np.float64), dim.astype(np.float64), lookup, lookup * np.log10(rows))
-        figure = dict(zip(HEURISTICS, figures, strict=True))[self.name]  # [T]
+        figure = figures[HEURISTICS.index(self.name)]  # [T]
         order = np.lexsort((np.arange(len(figure)), task.table_bytes.numpy(), figure))[::-1]
         return limits.filled(order, figure)
 

@@ -118,7 +118,7 @@ class Testbed(Protocol):
 
 def check_placement(task: PlacementTask, placement: Placement) -> Shards:
     """The shards of a placement; raises a ValueError if it is not legal for the task."""
-    if problem := violation(task, placement):
+    if problem := violation(task, placement, is_measured=True):
         raise ValueError(
             f"the placement is not legal for {task.name}: {problem}; place its tables as its constraints allow"
         )

@@ -187,14 +187,16 @@ def load_plan(
         raise ValueError(
             f"{path} was not made for this model: it has no table {shown(others)}; plan again, or promote a newer plan"
         )
-    options = sharding_options(plan.placement(tables.tables), tables.details, model)
+    placement = plan.placement(tables.tables)
+    options = sharding_options(placement, tables.details, model)
     device_type = device_type or ("cpu" if is_running and dist.get_backend() == "gloo" else get_device_type())
     running = dist.get_world_size() if is_running else plan.num_devices
     ranks = world_size or running
     per_host = host = plan.devices_per_host or get_local_size(ranks)  # groups need not be hosts
     if is_running and ranks == running:  # rows of a host may be spread over its whole NVLink domain
         per_host, host = get_topology_group_world_size(ranks), get_local_size(ranks)
-    if (ranks, per_host) != (plan.num_devices, plan.devices_per_host or per_host):
+    wanted = placement.devices_per_host if placement.sharding_types & set(ON_ONE_HOST) else per_host
+    if (ranks, per_host) != (plan.num_devices, wanted):
         raise ValueError(
             f"{path} is a plan for {plan.num_devices} ranks, {plan.devices_per_host or 'any number'} per host, but {ranks} "
             f"are running, {per_host} per host; plan again with --devices {ranks} --devices-per-host {per_host}"

@@ -166,7 +166,7 @@ class TrainingAlgorithm:
                 episode = Episode.of(task, state.cost_network, state.normaliser)
                 device = self.rollout(state.policy, episode, 1, generator).device[0]
             placement = Placement.whole(device, task.num_devices)
-            if not violation(task, placement):
+            if not violation(task, placement, is_measured=True):
                 proposals.append((task, placement))
             if len(proposals) == count:
                 return proposals

@@ -266,4 +266,5 @@ class AutoShardPlacer(OrderedPlacer):
         """
         episode = Episode.of(task, self.cost_network, self.normaliser)
         placement = Placement.whole(rollout(self.policy, episode).device[0], task.num_devices)
-        return Placement.whole(packed(task), task.num_devices) if violation(task, placement) else placement
+        broken = violation(task, placement, is_measured=True)
+        return Placement.whole(packed(task), task.num_devices) if broken else placement

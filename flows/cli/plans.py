@@ -155,7 +155,10 @@ def explain(
     heaviest, ms = next(iter(first.saved_ms.items()), ("no table", 0))
     terminal.say(f"device {first.device} is slowest: {heaviest} takes {ms:.3f} of its {first.total_ms:.3f} ms")
     terminal.print_table(list(map(_device, devices[:shown])), title=f"{len(devices)} devices, slowest first")
-    title = f"{len(tables)} tables: ms of their device, and the step of {now_ms:.3f} ms if they were elsewhere"
+    title = (
+        f"{len(tables)} tables: ms of their device, and the step of {now_ms:.3f} ms if they were elsewhere"
+        f"{'' if asked.sharding else '; --sharding auto tries all types that constraints allow'}"
+    )
     terminal.print_table([_table(reason, now_ms) for reason in tables[:shown]], title=title)
     if (count := max(len(devices), len(tables))) > shown:
         terminal.say(f"The first {shown} are shown; --shown {count} shows all.")

@@ -16,7 +16,7 @@ from dreamshard.plan import Plan, parse_plan, read_plan
 from dreamshard.planning import legal_placement, make_plan
 from dreamshard.search import SearchingPlacer
 from dreamshard.tables import SHARDING_TYPES, Placement, Tables
-from dreamshard.tasks import NoPlacementError, PlacementTask, Shards
+from dreamshard.tasks import NoPlacementError, PlacementTask, Shards, violation
 from dreamshard.testbeds.base import TABLES_SHARE
 from dreamshard.workloads import ModelTables, known_as
 from flows.forms.options import PlaceOptions
@@ -151,6 +151,8 @@ def check(
         constraints=constraints,
     )
     current = None if plan is None else Current.of(plan, task)
+    if current and (problem := violation(current.task, current.placement)):
+        note(f"of the current plan, {problem}")
     return CheckedRequest(options=options, spec=spec, task=task, plan=plan, current=current, model=of_model)
 
 
@@ -165,7 +167,7 @@ def place(store: Store, request: CheckedRequest, note: Note) -> Placed:
     chosen = choose(store, options.placer, task, spec, options.hardware or "", model=request.model, note=note)
     if chosen.why:
         note(chosen.why)
-    per_host = options.devices_per_host or (spec.devices_per_node if spec else None)
+    per_host = task.devices_per_host or (spec.devices_per_node if spec else None)
     placement = legal_placement(task, chosen.placer, options.budget_ms).on_hosts_of(per_host)
     _check_host_memory(task, placement, spec, note)
     oracle, weighed = chosen.predictor, None
@@ -255,8 +257,8 @@ def setting_of(path: Path) -> dict[str, Any]:
     if measured is None:
         return {}
     preset = measured.hardware.removeprefix("simulated ")
-    setting = {"precision": measured.precision, "optimizer": measured.optimizer, "batch_size": measured.batch_size}
-    return setting | ({"hardware": preset} if measured.testbed == "preset" and preset in PRESETS else {})
+    setting = measured.model_dump(include={"precision", "optimizer", "batch_size"})
+    return setting | {"hardware": preset if measured.testbed == "preset" and preset in PRESETS else None}
 
 
 def read_any_plan(
@@ -315,8 +317,8 @@ def moving_lines(placed: Placed) -> Iterator[str]:
         if kept is None:
             yield f"the current plan cannot be kept: {weighed.why_not_kept}"
         else:
-            gain, chosen = _gain(kept, weighed.moved_all), weighed.chosen
-            yield f"current plan: predicted {kept.overall_ms:.3f} ms; new plan with all its moves: {gain}"
+            chosen, now = weighed.chosen, f"current plan: predicted {kept.overall_ms:.3f} ms"
+            yield f"{now}; new plan with all its moves: {_gain(kept, weighed.moved_all)}"
             if chosen.moved_bytes == 0 and chosen.overall_ms >= kept.overall_ms:
                 yield "keep the current plan: no gain pays for its moves"
             else:

@@ -45,7 +45,7 @@ def rows(quick: bool = False) -> Iterator[Row]:
         plans["TorchRec's planner"] = TorchRecPlanner(B200, timeout_s=200).place(task)
     meta_ms = float(ours.predict(task, meta).overall_ms())
     for name, plan in plans.items():
-        assert not violation(task, plan), name
+        assert not violation(task, plan, is_measured=True), name
         text = f"{name}: slowest rank by TorchRec's estimator {estimate_ms(task, plan).max():.1f} ms, by the roofline"
         yield row(text, float(ours.predict(task, plan).device_ms().max()), "ms", None, meta_ms)
 

@@ -110,6 +110,6 @@ class HugeCtrPlanner(OrderedPlacer):
             else:
                 shardings[t] = TableSharding("grid_shard", columns, tuple(where))
         placement = Placement(tuple(shardings), num_devices, per_host)
-        if devices and not violation(task, placement):
+        if devices and not violation(task, placement, is_measured=True):
             return placement
         return packed_columns(task) if by_columns and not on_hosts else Placement.whole(packed(task), num_devices)

@@ -43,7 +43,6 @@ def test_collectives_carry_what_each_sharding_type_exchanges():
         ({"apart": (frozenset("ad"),)}, "['a', 'd'] are to be apart, but share a device"),
         ({"together": (frozenset("ad"),)}, "['a', 'd'] do not share one device"),
         ({"reserve_bytes": 99_000}, "of tables, but has"),
-        ({"memory_bytes_of": {2: 100}}, "device 2 would hold"),
     ],
 )
 def test_what_violates_a_constraint_is_named(changed, text):
@@ -64,10 +63,12 @@ HALVES = TableSharding("column_wise", ((0, 4), (4, 8)), (0, 1))
 def test_a_legal_placement_fits_its_task_and_every_device():
     task, full = PlacementTask(tables_of([5, 3, 2], dim=4), 2, 7 * ROW_BYTES), Placement.whole([0, 1, 0], 2)
     assert violation(task, full) == ""  # filled to the last byte
-    assert "device 0 would hold" in violation(task, Placement.whole([0, 0, 1], 2))
     assert "of 2 tables" in violation(task, Placement.whole([0, 1], 2))
     assert "on 3 devices" in violation(task, Placement.whole([0, 1, 0], 3))
     assert "8 columns of 't0', which has 4" in violation(task, with_table(full, 0, HALVES))
+    wide = PlacementTask(tables_of([5] * 3, dim=1028), 2, 2**20)
+    assert "'t0' has a shard of over 1024 columns" in violation(wide, full)
+    assert violation(wide, full, is_measured=True) == ""
 
 
 def test_whole_tables_have_a_device_each_and_others_have_none():

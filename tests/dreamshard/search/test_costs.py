@@ -64,14 +64,6 @@ def test_without_a_table_costs_are_those_of_the_other_tables(case):
         assert ms == close(placer.predict(others, without).device_ms().tolist())
 
 
-def test_a_change_that_exceeds_memory_does_not_fit():
-    task = PlacementTask(tables_of([100] * 4), 2, 2 * 100 * 16)
-    placement = Placement.whole([0, 0, 1, 1], 2)
-    model = RooflinePlacer(PRESETS["a100"]).costs(task)
-    _, fits = changed_ms(model, placement, [(0, placement.tables[0]), (0, placement.tables[2])])
-    assert fits.tolist() == [True, False]
-
-
 def test_an_all_reduce_costs_two_all_to_alls_of_its_bytes():
     task = PlacementTask(tables_of([10**4] * 4, dim=100), 4, 2**40, constraints=ANY_SHARDING)
     placer = learnt_placer()

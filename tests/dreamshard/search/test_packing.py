@@ -72,9 +72,6 @@ def test_columns_are_packed_where_whole_tables_are_not():
     assert not violation(task, placement)
     with pytest.raises(NoPlacementError):
         packed_columns(PlacementTask(tables, 2, 750 * ROW_BYTES))
-
-
-def test_no_shard_is_narrower_than_its_table_allows():
     wide = Constraints(narrowest_columns_of={"t0": 12})
     tables = tables_of([100, 300], dim=[24, 8])  # units: 6 of 100, 2 of 300
     task = PlacementTask(tables, 2, 900 * ROW_BYTES, constraints=wide)

@@ -21,17 +21,7 @@ from tests.helpers.tables import pool_of, tables_of
 from tests.helpers.testbeds import simulated
 from tests.helpers.trained import learnt, learnt_placer
 
-UNHURRIED_MS = 50.0
 PRIOR = RooflinePlacer(PRESETS["a100"])
-
-
-def test_local_search_finds_the_even_split_that_no_start_has():
-    task = PlacementTask(pool_of(30, 4), 4, 2**33)
-    placer = learnt_placer()
-    hurried, unhurried = (
-        float(placer.predict(task, placer.place(task, ms)).overall_ms()) for ms in (0.0, UNHURRIED_MS)
-    )
-    assert unhurried < 0.999 * hurried
 
 
 def test_a_late_search_ends_with_the_best_so_far():

@@ -9,6 +9,8 @@ import torch
 from dreamshard import read_tables
 from dreamshard.constraints import ANY_SHARDING, UNCONSTRAINED, Constraints
 from dreamshard.hardware.accelerator import PRESETS
+from dreamshard.moving import Current, MovePrice, weigh
+from dreamshard.planning import legal_placement, make_plan
 from dreamshard.search import RooflinePlacer
 from dreamshard.search.packing import baselines
 from dreamshard.tables import (
@@ -65,8 +67,6 @@ def test_a_table_is_split_by_columns_no_finer_than_allowed():
 def test_a_table_larger_than_every_device_is_split(placer):
     task = PlacementTask(tables_of([1000, 100, 100], dim=[32, 8, 8]), 4, 70_000)
     assert len(legal(task, placer).tables[0].columns) >= 2
-    with pytest.raises(NoPlacementError):
-        baselines()["size_greedy"].place(task)
     huge = PlacementTask(tables_of([5 * 10**9], dim=16, pooling=10.0), 64, 70 * GB, constraints=ANY_SHARDING)
     legal(huge, placer)
 
@@ -118,10 +118,17 @@ def test_the_last_of_equal_tables_are_split_over_all_devices(tables, devices):
 @pytest.mark.parametrize("constraints", [Constraints(), ANY_SHARDING])
 def test_wide_tables_are_split_into_shards_that_kernels_take(constraints):
     task = PlacementTask(tables_of_dims([2048, 64, 64], rows=1000), 2, 2**30, constraints=constraints)
-    shards = Shards.of(task, PRIOR.place(task, 1.0))
+    shards = Shards.of(task, split := PRIOR.place(task, 1.0))
     assert int(shards.num_columns.max()) <= 1024
+    current = Current.of(make_plan(task, Placement.whole([0, 0, 1], 2), "old"), task)
+    weighed = weigh(task, current, split, PRIOR, MovePrice(steps_until_next=1, bytes_per_s=1))
+    assert "1024 columns" in weighed.why_not_kept
+    assert weighed.chosen.moved_bytes == 0, "its shards stay on its device"
+    assert not violation(task, weighed.chosen.placement)
     with pytest.raises(NoPlacementError):
         PRIOR.place(replace(task, constraints=Constraints(sharding_types=("table_wise",))))
+    with pytest.raises(NoPlacementError, match="1024 columns"):
+        legal_placement(task, baselines()["size_greedy"])
 
 
 def only(sharding_type, *names):

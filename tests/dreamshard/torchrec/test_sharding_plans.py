@@ -185,7 +185,7 @@ def one_rank(tmp_path):
 @pytest.mark.usefixtures("one_rank")
 def test_a_plan_for_other_ranks_or_hosts_is_refused(tmp_path):
     path, on_first = tmp_path / "plan.json", TableSharding("table_wise", where=(0,))
-    saved(path, on_first, on_first, ranks=1, per_host=1)
+    saved(path, on_first, on_first, ranks=1)
     (shard,) = load_plan(path, model()).plan["sequence"]["clicks"].sharding_spec.shards
     assert str(shard.placement) == "rank:0/cpu", "as gloo's ranks are, whatever the machine has"
     saved(path, on_first, on_first, ranks=2)

@@ -41,10 +41,13 @@ def test_without_costs_there_is_nothing_to_explain(explain):
 
 def test_a_plan_is_explained_in_its_own_setting(explain, in_home, tmp_path):
     setting = ("--hardware", "a100", "--devices", "2", "--optimizer", "adam", "--batch-size", "8192")
-    assert in_home("place", tmp_path / "tables.csv", *setting, "--out", tmp_path / "plan.json").returncode == 0
+    place = ("place", tmp_path / "tables.csv", *setting, "--out")
+    assert in_home(*place, tmp_path / "plan.json", "--devices-per-host", "1").returncode == 0
     predicted = json.loads((tmp_path / "plan.json").read_text())["predicted"]["overall_ms"]
     explained = json.loads(explain("--json").stdout)["overall_ms"]
     assert explained == pytest.approx(predicted, abs=1e-3)  # rounded in the file
+    kept = in_home(*place, tmp_path / "new.json", "--current", tmp_path / "plan.json")
+    assert f"current plan: predicted {predicted:.3f} ms" in kept.notes
 
 
 def test_clusters_are_compared_by_published_figures(in_home, tmp_path):

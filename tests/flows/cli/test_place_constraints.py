@@ -39,7 +39,8 @@ def test_unequal_memory_and_a_reserve_bound_each_device(place):
 
 
 REFUSED = {
-    "room": (f"memory_gb: {[2.1 * ONE, 2.1 * ONE, 3.1 * ONE, ONE]}", ("--reserve-gb", str(ONE)), "devices have"),
+    "room": (f"memory_gb: {[2.1 * ONE, 2.1 * ONE, 3.1 * ONE, ONE]}", ("--reserve-gb", str(ONE)), "3 of 4 devices with"),
+    "pins": ("pin: {t0: 0, t1: 0, t2: 0}", ("--memory-gb", str(2.1 * ONE)), ": t0, t1, t2 of"),
     "rival": ("pin: {t0: 0, t1: 0, t2: 0, t3: 0, t4: 0}", ("--placer", "torchrec_planner"), "which it may not use"),
 }
 
