@@ -88,6 +88,7 @@ CACHED_LOOKUPS = HOST_ROW_BYTES + 2  # lookups in caches
 DENSE_BYTES = HOST_ROW_BYTES + 3  # backward of copies: gradients cleared; read, weights and state rewritten
 BAGS = HOST_ROW_BYTES + 4  # vectors that the forward pass writes
 BLOCKS = HOST_ROW_BYTES + 5  # backward: blocks of threads that sum the gradients of often read rows
+READ = HOST_ROW_BYTES + 6  # tables with lookups
 
 LOOKUPS_OF_BIN = torch.tensor([1.0] + [0.75 * 2**j + 0.5 for j in range(1, NUM_BINS)], dtype=torch.float64)
 """Lookups of a row in each bin, in its middle."""
@@ -183,6 +184,7 @@ def placed_loads(shards: Shards, batch_size: int) -> Float[Tensor, "S L"]:
         DENSE_BYTES: copies * 2 * (GRADIENT_BYTES * rows * dim + shards.stored_bytes.double()),
         BAGS: bags,
         BLOCKS: (hot * (reads > LONG) * (reads / LONGEST).clamp(min=1)).sum(dim=1),
+        READ: lookups > 0,
     }
     return torch.stack([columns[column].double() for column in sorted(columns)], dim=1)
 
@@ -326,7 +328,7 @@ def backward_s(figures: Floats, load: Floats) -> float:
 @jit
 def forward_kernel_s(figures: Floats, load: Floats) -> float:
     """Seconds of the lookup alone; repeated reads hit the cache, which the most often read rows fill first."""
-    share = _in_flight(figures, load[COUNT])
+    share = _in_flight(figures, load[READ])
     again = served = hotter = 0.0
     for j in range(AGAIN_BYTES - HOT_BYTES):
         hot = load[HOT_BYTES + j] * share
@@ -345,7 +347,7 @@ def forward_kernel_s(figures: Floats, load: Floats) -> float:
 @jit
 def update_kernels_s(figures: Floats, load: Floats) -> float:
     """Seconds of the kernels that sum the gradients of each row and update it."""
-    in_flight = load[GRAD_BYTES] * _in_flight(figures, load[COUNT])
+    in_flight = load[GRAD_BYTES] * _in_flight(figures, load[READ])
     kept = min(figures[_L2] / max(in_flight, 1.0), 1.0)
     grads_again = max(load[GRAD_READ_BYTES] - load[GRAD_BYTES], 0.0) * (1 - kept)
     read_s = (load[GRAD_BYTES] + grads_again) / (BANDWIDTH_SHARE * figures[_MEMORY])
@@ -372,7 +374,7 @@ def _passes(load: Floats) -> float:
 
 @jit
 def _in_flight(figures: Floats, count: float) -> float:
-    """Share of a shard's tables in flight: kernels go table by table, a warp per sample, and tables overlap."""
+    """Share of a shard's read tables in flight: kernels go table by table, a warp per sample, and tables overlap."""
     return min((2 + figures[_WARPS] / figures[_BATCH]) / max(count, 1.0), 1.0)
 
 

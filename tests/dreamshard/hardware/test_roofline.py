@@ -159,6 +159,13 @@ def test_reuse_is_cheaper_where_the_hot_rows_fit_the_cache():
     assert costs(tables, spec=large).phases_ms[..., 0] < costs(tables, spec=RTX2080TI).phases_ms[..., 0]
 
 
+def test_a_table_without_lookups_makes_no_phase_shorter():
+    read = of_dims([64] * 2, rows=10**6, pooling=50.0)
+    more = of_dims([64] * 8, rows=10**6, pooling=50.0)
+    more = replace(more, pooling_factor=more.pooling_factor * (torch.arange(8) < 2))
+    assert (costs(more, spec=RTX2080TI).phases_ms >= costs(read, spec=RTX2080TI).phases_ms).all()
+
+
 def test_sorting_takes_a_pass_per_8_bits_of_rows():
     few, many = (costs(of_dims([16], rows=rows)) for rows in (2**16, 2**16 + 1))
     assert many.phases_ms[..., 3] > few.phases_ms[..., 3]
