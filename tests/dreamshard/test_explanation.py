@@ -40,6 +40,9 @@ def test_each_device_names_its_phases_and_slow_tables():
     assert list(explained.devices[0].phases_ms.values()) == pytest.approx(costs.phases_ms[0].tolist())
     assert [*explained.devices[0].saved_ms] == ["t0", "t1"]
     assert [*explained.devices[1].saved_ms] == ["t2"]
+    without = replace(of, tables=of.tables.select([1, 2]))
+    saved = costs.device_ms()[0] - A100.predict(without, placed(without, [0, 1])).device_ms()[0]
+    assert explained.devices[0].saved_ms["t0"] == pytest.approx(float(saved), rel=1e-3)
     assert explained.tables[0].table == "t0"
 
 
@@ -70,7 +73,8 @@ def test_tables_on_all_devices_contribute_to_all():
     assert all("t0" in device.saved_ms for device in explain(of, placement, A100).devices)
     reason = reasons(of, placement)["t0"]
     assert (reason.sharding, reason.next_place) == (TableSharding("row_wise"), None)
-    assert reason.next_type is not None
+    next_ms = float(A100.predict(of, with_table(placement, 0, reason.next_type.sharding)).overall_ms())
+    assert reason.next_type.overall_ms == pytest.approx(next_ms, rel=1e-3)
 
 
 def test_no_shard_is_offered_that_is_too_narrow_or_wide():

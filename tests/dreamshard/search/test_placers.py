@@ -24,6 +24,12 @@ from tests.helpers.trained import learnt, learnt_placer
 PRIOR = RooflinePlacer(PRESETS["a100"])
 
 
+def test_local_search_finds_the_even_split_that_no_start_has():
+    task, placer = PlacementTask(pool_of(30, 4), 4, 2**33), learnt_placer()
+    hurried, unhurried = (float(placer.predict(task, placer.place(task, ms)).overall_ms()) for ms in (0.0, 50.0))
+    assert unhurried < 0.999 * hurried
+
+
 def test_a_late_search_ends_with_the_best_so_far():
     task, costs_ms = PlacementTask(pool_of(40), 8, 2**33, constraints=ANY_SHARDING), []
     for looks in (0, 20, 10**6):
