@@ -44,7 +44,6 @@ class TestbedSetup:
         batch_size: training samples per pass.
         lookups: a batch of each table, by its name.
         seed: of measurement noise.
-        repeats: timed passes of a round, after the step that proves that memory suffices.
         timeout_s: time limit of a round.
         max_exchange_devices: most devices of an exchange measured alone, if more than of a task.
     """
@@ -53,7 +52,6 @@ class TestbedSetup:
     batch_size: int
     lookups: LookupSource
     seed: int = 0
-    repeats: int = 1
     timeout_s: float = 300.0
     max_exchange_devices: int = 0
 

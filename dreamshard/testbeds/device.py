@@ -16,19 +16,14 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import TypeVar
 
-import numpy as np
 import psutil
 import torch
-from jaxtyping import Float, Shaped
+from jaxtyping import Shaped
 from torch import Tensor
 
-from dreamshard.costs import PHASES, CostSample, DeviceCosts, Infeasible, library_versions
-from dreamshard.hardware.roofline import Floats
-from dreamshard.tables import Placement
-from dreamshard.tasks import PlacementTask
-from dreamshard.testbeds.base import DeviceType, Testbed, TestbedSetup
+from dreamshard.testbeds.base import TestbedSetup
 from dreamshard.workloads.lookups import Lookups, check_indices
 
 FLUSH_BYTES = {"cpu": 64 * 2**20, "cuda": 2**30}
@@ -43,49 +38,13 @@ _ALIGNMENT = 64  # bytes, a cache line
 _FILL = 0x3C  # byte of weights: 0.01 in fp32, 1.06 in fp16
 
 Result = TypeVar("Result")
-Timed = Callable[[Callable[[], Any]], tuple[Any, float]]
-"""Runs work; returns its result and milliseconds."""
-
-
-class Clock(NamedTuple):
-    """Times work on one type of device: of operators, and of collectives until this rank sent and received everything."""
-
-    name: str
-    compute: Timed
-    communicate: Timed
-
-
-def _host_clock(now_ns: Callable[[], int]) -> Timed:
-    def timed(work: Callable[[], Any]) -> tuple[Any, float]:
-        start = now_ns()
-        result = work()
-        return result, (now_ns() - start) / 1e6
-
-    return timed
-
-
-def _cuda_event(work: Callable[[], Any]) -> tuple[Any, float]:
-    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    start.record()  # waits behind the cache flush, as the kernels do
-    result = work()
-    end.record()
-    end.synchronize()
-    return result, start.elapsed_time(end)
-
-
-CLOCKS = {
-    # Autograd runs CPU work in the calling thread, so thread time counts the backward pass too.
-    "cpu": Clock("thread_cpu", _host_clock(time.thread_time_ns), _host_clock(time.perf_counter_ns)),
-    "cuda": Clock("cuda_event", _cuda_event, _cuda_event),
-}
-"""By type of device."""
 
 
 class Device:
     """Runs operators with cold caches, within the device's memory; `num_ranks` ranks share the host's memory and cache."""
 
     def __init__(self, setup: TestbedSetup, device: torch.device, num_ranks: int = 1) -> None:
-        self.setup, self.clock, self._num_ranks = setup, CLOCKS[device.type], num_ranks
+        self.setup, self._num_ranks = setup, num_ranks
         self._weights = torch.empty(0, dtype=torch.uint8, device=device)
         self.device = self._weights.device  # with the number of a GPU
         flush_bytes = FLUSH_BYTES[device.type]
@@ -158,43 +117,33 @@ class Device:
         for _ in range(FLUSHES[self.device.type]):
             self._flush.add_(1)
 
-    def cold(self, work: Callable[[], Any]) -> tuple[Any, float]:
+    def cold(self, work: Callable[[], Result]) -> tuple[Result, float]:
         """The result and milliseconds of computing with cold caches."""
         self.flush()
-        return self.clock.compute(work)
+        return self.timed(work)
+
+    def timed(
+        self, work: Callable[[], Result], now_ns: Callable[[], int] = time.thread_time_ns
+    ) -> tuple[Result, float]:
+        """The result of work and its milliseconds, by events on CUDA, and otherwise by a clock of the host.
+
+        Autograd runs CPU work in the calling thread, so thread time counts the backward pass too.
+        """
+        if self.device.type == "cpu":
+            start_ns = now_ns()
+            result = work()
+            return result, (now_ns() - start_ns) / 1e6
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()  # waits behind the cache flush, as the kernels do
+        result = work()
+        end.record()
+        end.synchronize()
+        return result, start.elapsed_time(end)
 
     def synchronize(self) -> None:
         """Wait for all kernels."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
-
-
-class DeviceTestbed(Testbed):
-    """A testbed that times operators on devices of one type."""
-
-    setup: TestbedSetup
-    device_type: DeviceType
-
-    def sample(self, task: PlacementTask, placement: Placement, timed: Floats | Infeasible) -> CostSample:
-        """The sample of a placement, by the `[R, D, 4]` milliseconds of each timed pass."""
-        infeasible = None
-        if isinstance(timed, Infeasible):
-            infeasible, timed = timed, np.zeros((0, task.num_devices, len(PHASES)))
-        phases_ms, origin = self.summarised(timed, CLOCKS[self.device_type].name)
-        return CostSample(
-            task=task,
-            placement=placement,
-            costs=DeviceCosts(phases_ms),
-            batch_size=self.setup.batch_size,
-            infeasible=infeasible,
-            **origin,
-        )
-
-    def summarised(self, timed: Floats, clock: str) -> tuple[Float[Tensor, "D P"], dict[str, Any]]:
-        """Medians of timed passes `[R, D, P]`, zeros without any, and the fields of a `Measurement`."""
-        median = np.median(timed, axis=0) if len(timed) else np.zeros(timed.shape[1:])
-        origin = {"repeats": len(timed), "clock": clock, "testbed": self.name, "hardware": self.hardware}
-        return torch.from_numpy(median).float(), {**origin, "versions": library_versions()}
 
 
 def device_model(device_type: str) -> str:

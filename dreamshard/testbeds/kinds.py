@@ -8,7 +8,16 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dreamshard.costs import SIMULATED, CostSample, DeviceCosts, Exchange, ExchangeSample, Infeasible
+from dreamshard.costs import (
+    PHASES,
+    SIMULATED,
+    CostSample,
+    DeviceCosts,
+    Exchange,
+    ExchangeSample,
+    Infeasible,
+    library_versions,
+)
 from dreamshard.files import digest
 from dreamshard.hardware.accelerator import AcceleratorSpec, preset_of
 from dreamshard.hardware.links import collective_s
@@ -16,7 +25,7 @@ from dreamshard.hardware.roofline import Floats, exchanges_s, sharding_costs
 from dreamshard.tables import Placement
 from dreamshard.tasks import PlacementTask, Shards
 from dreamshard.testbeds.base import Capacity, DeviceType, MeasurementError, Testbed, TestbedSetup, check_placement
-from dreamshard.testbeds.device import Device, DeviceTestbed, device_model, machine_memory_bytes
+from dreamshard.testbeds.device import Device, device_model, machine_memory_bytes
 from dreamshard.testbeds.ranks import Job, Launcher, Layout, RankFailure, Ranks, describe_rank
 from dreamshard.testbeds.step import measure_step, require_fbgemm, require_operators
 
@@ -79,6 +88,33 @@ class SimulatedTestbed(Testbed):
         return (costs_ms * factors.clamp(min=0)).to(torch.float32)
 
 
+class DeviceTestbed(Testbed):
+    """A testbed that times operators on devices of one type."""
+
+    setup: TestbedSetup
+    device_type: DeviceType
+
+    def sample(self, task: PlacementTask, placement: Placement, timed: Floats | Infeasible) -> CostSample:
+        """The sample of a placement, by the `[D, 4]` milliseconds of a pass."""
+        infeasible = None
+        if isinstance(timed, Infeasible):
+            infeasible, timed = timed, np.zeros((task.num_devices, len(PHASES)))
+        return CostSample(
+            task=task,
+            placement=placement,
+            costs=DeviceCosts(torch.from_numpy(timed).float()),
+            batch_size=self.setup.batch_size,
+            infeasible=infeasible,
+            repeats=int(infeasible is None),
+            **self.origin("thread_cpu"),
+        )
+
+    def origin(self, cpu_clock: str) -> dict[str, Any]:
+        """Fields of a `Measurement` that say where and how."""
+        clock = "cuda_event" if self.device_type == "cuda" else cpu_clock
+        return {"clock": clock, "testbed": self.name, "hardware": self.hardware, "versions": library_versions()}
+
+
 class EmulatedTestbed(DeviceTestbed):
     """Measures placements of any number of devices on one, for people with one who plan for many; starts no process.
 
@@ -100,8 +136,8 @@ class EmulatedTestbed(DeviceTestbed):
     def measure(self, task: PlacementTask, placement: Placement) -> CostSample:
         """See `Testbed`: operators are measured, and collectives follow from the links of the target."""
         shards = check_placement(task, placement)
-        timed = np.zeros((self.setup.repeats, task.num_devices, 4))
-        timed[..., 1:3] = 1e3 * exchanges_s(shards, self.setup.batch_size, self.target).numpy()
+        timed = np.zeros((task.num_devices, len(PHASES)))
+        timed[:, 1:3] = 1e3 * exchanges_s(shards, self.setup.batch_size, self.target).numpy()
         require_operators(shards, self.device_type)
         self._device = self._device or Device(self.setup, torch.device(self.device_type))
         num_threads = torch.get_num_threads()
@@ -111,7 +147,7 @@ class EmulatedTestbed(DeviceTestbed):
                 step_ms = measure_step(shards, self._device, d)
                 if isinstance(step_ms, Infeasible):
                     return self.sample(task, placement, step_ms)
-                timed[:, d, [0, 3]] = step_ms[:, [0, 3]]
+                timed[d, [0, 3]] = step_ms[[0, 3]]
         finally:
             torch.set_num_threads(num_threads)
         return self.sample(task, placement, timed)
@@ -181,14 +217,15 @@ class ClusterTestbed(DeviceTestbed):
         """See `Testbed`, on as many devices as there are, also more than a task's."""
         part = self.layout.part(exchange.num_devices, exchange.devices_per_host)
         timed = self._timed(f"an all-to-all of {exchange.num_devices} devices", part, exchange)
-        assert not isinstance(timed, Infeasible)  # [R, D, 2]; out of memory is an error here
-        ways_ms, origin = self.summarised(timed, "cuda_event" if self._on_gpu else "wall")
+        assert not isinstance(timed, Infeasible)  # out of memory is an error here
+        forward_ms, backward_ms = torch.from_numpy(timed.T).float()  # [D]
         return ExchangeSample(
             exchange=replace(exchange, devices_per_host=part.devices_per_host),
-            forward_ms=ways_ms[:, 0],
-            backward_ms=ways_ms[:, 1],
+            forward_ms=forward_ms,
+            backward_ms=backward_ms,
             host_devices=None if self._is_local else self.layout.devices_per_host,
-            **origin,
+            repeats=1,
+            **self.origin("wall"),
         )
 
     def capacity(self, num_devices: int) -> Capacity:
@@ -205,7 +242,7 @@ class ClusterTestbed(DeviceTestbed):
             self.ranks.end()
 
     def _timed(self, name: str, part: Layout, measured: Exchange | Shards) -> Floats | Infeasible:
-        """`[R, D, P]` milliseconds of each timed pass, rank and phase; ends all ranks on any error, which is one sentence."""
+        """`[D, P]` milliseconds of each rank and phase; ends all ranks on any error, which is one sentence."""
         self.ranks = self.ranks or Ranks(Launcher(self.setup.most_devices, on_gpu=self._on_gpu))
         members = tuple(rank.number for rank in part.ranks)
         job = Job(device_type=self.device_type, setup=self.setup, members=members, measured=measured)
@@ -221,4 +258,4 @@ class ClusterTestbed(DeviceTestbed):
                 error.add_note(f"rank {failure.rank}:\n{failure.trace}")
             raise error from failure
         infeasible = next((answer for answer in answers if isinstance(answer, Infeasible)), None)
-        return infeasible or np.stack(answers, axis=1)
+        return infeasible or np.stack(answers)

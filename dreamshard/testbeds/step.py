@@ -10,6 +10,7 @@ as many samples, the first ones on one more if need be. Collectives that need eq
 """
 
 import importlib.util
+import time
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -288,7 +289,7 @@ def collectives_of(shards: Shards, teams: Teams, device: Device) -> list[tuple[W
 
 
 def measure_step(shards: Shards, device: Device, rank: int, teams: Teams | None = None) -> Floats | Infeasible:
-    """`[R, 4]` milliseconds of each timed pass on this rank by phase, or the first shards that did not fit.
+    """`[4]` milliseconds on this rank by phase, or the first shards that did not fit.
 
     `shards` are those of all devices. Each operator runs alone; each collective begins when all ranks are there. Without
     `teams` there are no collectives.
@@ -320,25 +321,21 @@ def measure_step(shards: Shards, device: Device, rank: int, teams: Teams | None 
         return infeasible
     assert built is not None
     operators, collectives = built
-
-    def once() -> tuple[float, ...]:
-        if not operators.operators:
-            device.flush()
-        forward_ms = operators.forward()
-        forward_comm_ms = sum((_timed(there, everyone, device) for there, _ in collectives), 0.0)
-        backward_comm_ms = sum((_timed(back, everyone, device) for _, back in collectives), 0.0)
-        backward_ms = operators.backward()
-        if operators.dense is not None:
-            reduce = partial(dist.all_reduce, operators.dense.gradient, group=everyone)
-            backward_comm_ms += _timed(reduce, everyone, device)
-            backward_ms += device.clock.compute(operators.dense.step)[1]
-        return forward_ms, forward_comm_ms, backward_comm_ms, backward_ms
-
-    return np.array([once() for _ in range(device.setup.repeats)])
+    if not operators.operators:
+        device.flush()
+    forward_ms = operators.forward()
+    forward_comm_ms = sum(_timed(there, everyone, device) for there, _ in collectives)
+    backward_comm_ms = sum(_timed(back, everyone, device) for _, back in collectives)
+    backward_ms = operators.backward()
+    if operators.dense is not None:
+        reduce = partial(dist.all_reduce, operators.dense.gradient, group=everyone)
+        backward_comm_ms += _timed(reduce, everyone, device)
+        backward_ms += device.timed(operators.dense.step)[1]
+    return np.array([forward_ms, forward_comm_ms, backward_comm_ms, backward_ms])
 
 
 def measure_exchange(exchange: Exchange, device: Device, team: Group) -> Floats:
-    """`[R, 2]` milliseconds of each timed all-to-all and its way back on this rank.
+    """`[2]` milliseconds of an all-to-all and its way back on this rank.
 
     Every rank sends each rank an equal share of its bytes, the first ones an element more if need be.
 
@@ -351,12 +348,8 @@ def measure_exchange(exchange: Exchange, device: Device, team: Group) -> Floats:
     both = device.within_memory(lambda: all_to_all(sent, received, team, device.device), asked_bytes)
     if both is None:
         raise MemoryError(f"{asked_bytes} bytes do not fit a device that has {device.free_bytes()} free")
-
-    def once() -> list[float]:
-        device.flush()
-        return [_timed(work, team, device) for work in both]
-
-    return np.array([once() for _ in range(device.setup.repeats)])
+    device.flush()
+    return np.array([_timed(work, team, device) for work in both])
 
 
 def _timed(work: Work, team: Group | None, device: Device) -> float:
@@ -368,7 +361,7 @@ def _timed(work: Work, team: Group | None, device: Device) -> float:
         return 0.0
     dist.barrier(group=team)
     device.synchronize()
-    spent_ms = device.clock.communicate(work)[1]
+    spent_ms = device.timed(work, time.perf_counter_ns)[1]
     dist.barrier(group=team)
     return spent_ms
 

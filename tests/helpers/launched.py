@@ -79,7 +79,7 @@ def main(num_devices: int, timeout_s: float) -> None:
 
 
 def answer(line: str, num_devices: int, timeout_s: float, ranks: Ranks) -> dict:
-    usual = {"batch_size": BATCH, "lookups": FaultyLookups(BATCH), "repeats": 3}
+    usual = {"batch_size": BATCH, "lookups": FaultyLookups(BATCH)}
     bed = open_testbed("cluster:cpu", TestbedSetup(num_devices=num_devices, timeout_s=timeout_s, **usual), ranks)
     names = [f"healthy-{d}" for d in range(num_devices - 1)] + [line]
     task = roomy_task(tables_of_dims([8] * num_devices, rows=500, names=names), num_devices)

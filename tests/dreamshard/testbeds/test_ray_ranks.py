@@ -35,7 +35,7 @@ def two_hosts(monkeypatch) -> Iterator:
 
 
 def setup(num_devices: int = 2, **options) -> TestbedSetup:
-    usual = {"batch_size": BATCH, "lookups": FaultyLookups(BATCH), "repeats": 3, "timeout_s": 60.0}
+    usual = {"batch_size": BATCH, "lookups": FaultyLookups(BATCH), "timeout_s": 60.0}
     return TestbedSetup(num_devices=num_devices, **usual, **options)
 
 
