@@ -19,7 +19,7 @@ from dreamshard.costs import PHASES, CostSample, DeviceCosts
 from dreamshard.search.packing import HEURISTICS
 from dreamshard.tables import SHARDING_TYPES, Placement
 from dreamshard.tasks import NoPlacementError, PlacementTask, Placer, Shards, violation
-from dreamshard.testbeds.rounds import RoundLimits, least, measure_in_rounds
+from dreamshard.testbeds.rounds import least, measure_in_rounds
 
 REFERENCE_EVERY = 5
 """The reference placement is measured with each fifth group of placements."""
@@ -147,7 +147,6 @@ def evaluate(
     measure: Callable[..., CostSample],
     *,
     predict: Callable[[str, PlacementTask, Placement], DeviceCosts] | None,
-    limits: RoundLimits,
     seed: int,
     optional: Collection[str] = (),
     reference: tuple[PlacementTask, Placement] | None = None,
@@ -162,7 +161,6 @@ def evaluate(
         measure: measures a task and placement in a round of this number, from 0; its keyword `reference` counts measurements
             of the reference placement, 0 for others.
         predict: costs of a placement by a placer, which is named first; None if nothing predicts them.
-        limits: of the rounds.
         seed: of the order of measuring.
         optional: placers that are left out if they cannot fit a task; another placer fails on this task.
         reference: measured every so often, to show how steady the machine is.
@@ -180,7 +178,7 @@ def evaluate(
         group = [partial(measure, any_type, placement, reference=0) for placement in distinct]
         if reference is not None and number % REFERENCE_EVERY == 0:
             group.append(partial(measure, *reference, reference=number + 1))
-        measured = dict(zip(distinct, measure_in_rounds(group, [[] for _ in group], limits, generator), strict=False))
+        measured = dict(zip(distinct, measure_in_rounds(group, [[] for _ in group], generator), strict=False))
         for row in of_task:
             if placement := row.placement:
                 best, each = least(measured[placement]), tuple(sample.overall_ms for sample in measured[placement])

@@ -11,7 +11,6 @@ from dreamshard.costs import SIMULATED
 from dreamshard.files import gib
 from dreamshard.tables import DEFAULT_BATCH, Tables
 from dreamshard.testbeds.base import TABLES_SHARE, Capacity
-from dreamshard.testbeds.rounds import RoundLimits
 from dreamshard.training.config import TrainingConfig, with_algorithm
 from dreamshard.workloads import META_WORKLOADS, WorkloadConfig, list_file, list_tables
 from dreamshard.workloads.task_sampling import TasksConfig
@@ -28,16 +27,14 @@ _EIGHTH_OF_GIB = 2**27  # machines of one kind differ by less, and should draw t
 
 @dataclass(frozen=True, kw_only=True)
 class MeasureConfig:
-    """How a testbed measures placements, and all-to-alls alone (`testbeds.rounds`).
+    """How a testbed measures placements, and all-to-alls alone.
 
     Attributes:
-        rounds: when to stop measuring.
         timeout_s: time limit of a round.
         exchange_devices: further numbers of devices whose all-to-alls are measured alone, besides those up to the tasks'
             own, so that the placer serves as many devices.
     """
 
-    rounds: RoundLimits = field(default_factory=RoundLimits)
     timeout_s: float = 300.0
     exchange_devices: tuple[int, ...] = ()
 

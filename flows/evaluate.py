@@ -291,7 +291,6 @@ def measured_rows(
             tasks,
             measured,
             predict=predicted if predictors else None,
-            limits=testbed.measure.rounds,
             seed=testbed.seed,
             optional=optional,
             reference=reference,

@@ -18,7 +18,7 @@ from dreamshard.cost_model.exchanges import ExchangeShape, exchanges_for
 from dreamshard.costs import CostSample, Exchange, ExchangeSample, is_simulated, library_versions
 from dreamshard.tables import Placement
 from dreamshard.tasks import PlacementTask
-from dreamshard.testbeds.rounds import measure_in_rounds
+from dreamshard.testbeds.rounds import MOST_ROUNDS, measure_in_rounds
 from dreamshard.training import TRAINING_ALGORITHMS
 from flows.forms.form import deployed
 from flows.forms.options import StageOptions
@@ -115,13 +115,13 @@ def measure_exchanges(store: Store, key: str) -> int:
     def measured(exchange: Exchange, number: int) -> ExchangeSample:
         with answering(store, testbed, f"an all-to-all of {exchange.num_devices} devices") as opened:
             sample = replace(opened.measure_exchange(exchange), round=number)
-        report_progress("exchange", number, testbed.measure.rounds.most, f"rounds, {exchange.num_devices} devices")
+        report_progress("exchange", number, MOST_ROUNDS, f"rounds, {exchange.num_devices} devices")
         return sample
 
     try:
         order = torch.Generator().manual_seed(testbed.seed)
         each_measured = [partial(measured, exchange) for exchange in missing]
-        measure_in_rounds(each_measured, rounds, testbed.measure.rounds, order, are_compared=False)
+        measure_in_rounds(each_measured, rounds, order, are_compared=False)
     finally:
         store.lake.write_exchanges(testbed.links, list(chain.from_iterable(rounds)))
     get_run_logger().info("measured %d exchanges; %d were in the lake", len(missing), len(known))
@@ -171,7 +171,6 @@ def measure_placements(store: Store, key: str, iteration: int) -> Metrics:
     group = [(*chosen, 0) for named, chosen in distinct.items() if named not in before]
     if not is_simulated(training.testbed.identity):
         group.append((*reference_placement(store, key, proposals[0]), iteration))
-    limits = training.testbed.measure.rounds
     order = torch.Generator().manual_seed(training.testbed.seed + iteration)
     with store.lake.collecting(key, iteration, training.dataset) as keep:
         kept = store.lake.read_rounds(key)
@@ -180,14 +179,14 @@ def measure_placements(store: Store, key: str, iteration: int) -> Metrics:
             sample = measure(store, training.testbed, placed, placement)
             sample = replace(sample, round=number, repeat=repeat, is_reference=repeat > 0)
             keep(sample)
-            report_progress("measure", number * len(group), len(group) * limits.most, f"placements, {placed.name}")
+            report_progress("measure", number * len(group), len(group) * MOST_ROUNDS, f"placements, {placed.name}")
             return sample
 
         known = [
             [s for s in kept if (s.task.name, s.placement, s.repeat) == (placed.name, placement, repeat)]
             for placed, placement, repeat in group
         ]
-        measure_in_rounds([partial(measured, *args) for args in group], known, limits, order, are_compared=False)
+        measure_in_rounds([partial(measured, *args) for args in group], known, order, are_compared=False)
     report_progress("measure", 1, 1, "placements")
     samples = measured_samples(store, key)
     fitting = [cost for named in placements if isfinite(cost := samples[named].overall_ms)]

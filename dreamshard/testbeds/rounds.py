@@ -20,29 +20,18 @@ from dreamshard.costs import CostSample, ExchangeSample, is_simulated
 
 Sample = TypeVar("Sample", CostSample, ExchangeSample)
 
+MOST_ROUNDS = 3
+AGREEMENT = 0.04
+"""Relative difference of a placement's two lowest rounds up to which they agree."""
 BURST = 0.1
 """A round counts as disturbed if it takes longer than its placement's least round by more than this share."""
 UNSTEADY = 0.06
 """Difference between two costs of one placement above which a machine counts as unsteady; 0.04 is usual."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class RoundLimits:
-    """When to stop measuring.
-
-    Attributes:
-        most: largest number of rounds.
-        tolerance: relative difference of a placement's two lowest rounds up to which they agree.
-    """
-
-    most: int = 3
-    tolerance: float = 0.04
-
-
 def measure_in_rounds(
     measures: Sequence[Callable[[int], Sample]],
     samples: list[list[Sample]],
-    limits: RoundLimits,
     generator: torch.Generator,
     *,
     are_compared: bool = True,
@@ -57,11 +46,11 @@ def measure_in_rounds(
         generator: draws the orders.
         are_compared: all get the same number of rounds, until those of all agree, since a further one can only lower a cost.
     """
-    for number in range(limits.most if samples else 0):
+    for number in range(MOST_ROUNDS if samples else 0):
         for k in torch.randperm(len(samples), generator=generator).tolist():
-            if len(samples[k]) <= number and (are_compared or not _agree(samples[k], limits.tolerance)):
+            if len(samples[k]) <= number and (are_compared or not _agree(samples[k])):
                 samples[k].append(measures[k](number))
-        if all(_agree(rounds, limits.tolerance) for rounds in samples):
+        if all(map(_agree, samples)):
             break
     return samples
 
@@ -71,11 +60,11 @@ def least(rounds: Iterable[Sample]) -> Sample:
     return min(rounds, key=lambda sample: sample.overall_ms)
 
 
-def _agree(rounds: Sequence[Sample], tolerance: float) -> bool:
+def _agree(rounds: Sequence[Sample]) -> bool:
     if len(rounds) < 2:
         return bool(rounds) and is_simulated(rounds[0].hardware)
     lowest, *others = sorted(sample.overall_ms for sample in rounds)
-    return others[0] == lowest or others[0] <= (1 + tolerance) * lowest
+    return others[0] == lowest or others[0] <= (1 + AGREEMENT) * lowest
 
 
 class RoundCost(NamedTuple):

@@ -86,7 +86,7 @@ class TestbedReference:
         batch_size: training samples per pass.
         dataset: version of the tables whose lookups are run.
         seed: seed of everything that the testbed draws.
-        measure: rounds and the timeout.
+        measure: the timeout, and exchanges.
     """
 
     __test__ = False  # not a pytest class
@@ -199,8 +199,7 @@ class Training:
     def costs_setting(self) -> tuple[Any, ...]:
         """Everything besides its tables that its costs depend on, and its algorithm: trainings alike can share samples."""
         tasks, algorithm = self.recipe.tasks, self.recipe.training.algorithm
-        step = (tasks.precision, tasks.optimizer, self.testbed.batch_size)
-        return (algorithm, self.topology, *step, self.testbed.measure.rounds)
+        return algorithm, self.topology, tasks.precision, tasks.optimizer, self.testbed.batch_size
 
     @property
     def setting(self) -> tuple[Any, ...]:

@@ -19,7 +19,6 @@ from dreamshard.evaluation import (
 )
 from dreamshard.tables import Placement
 from dreamshard.tasks import NoPlacementError, PlacementTask
-from dreamshard.testbeds.rounds import RoundLimits
 from tests.helpers.samples import sample_of
 from tests.helpers.tables import ROW_BYTES, tables_of, task_of
 
@@ -38,7 +37,7 @@ class Fixed:
 
 
 class Recorder:
-    """Measures nothing: the n-th measurement costs n milliseconds, the first round of each placement the least."""
+    """Measures nothing: the n-th measurement costs 2 ** n milliseconds, the first round of each placement the least."""
 
     def __init__(self):
         self.order = []
@@ -47,7 +46,7 @@ class Recorder:
     def __call__(self, task, placement, number, *, reference):
         self.references += reference > 0
         self.order.append((task.name, tuple(placement.device.tolist())))
-        return sample_of(task, placement, [float(len(self.order)), 0.0], hardware="Xeon")
+        return sample_of(task, placement, [2.0 ** len(self.order), 0.0], hardware="Xeon")
 
 
 TASKS = [task_of([1, 1], 2, 1, name="one"), task_of([1, 1], 2, 1, name="two")]
@@ -58,8 +57,7 @@ PLACERS = {"left": Fixed("left", (0, 1)), "right": Fixed("right", (1, 0))}
 def run(measure, placers=PLACERS, tasks=TASKS, seed=0, **options):
     """An evaluation in which 7 ms are predicted of every placement."""
     costs = DeviceCosts(torch.tensor([[7.0, 0.0, 0.0, 0.0]]))
-    limits = RoundLimits(most=2, tolerance=0.0)
-    return evaluate(placers, tasks, measure, predict=lambda *_: costs, limits=limits, seed=seed, **options)
+    return evaluate(placers, tasks, measure, predict=lambda *_: costs, seed=seed, **options)
 
 
 def row(placer, task, overall_ms, predicted_ms=1.0, device=(0, 1), tables=None, dim=4):
@@ -73,8 +71,8 @@ def test_the_placements_of_a_task_are_measured_next_to_each_other():
     first, again, other = Recorder(), Recorder(), Recorder()
     for measure, seed in ((first, 0), (again, 0), (other, 1)):
         run(measure, tasks=SIX, seed=seed)
-    rounds = [tuple(first.order[i : i + 2]) for i in range(0, 24, 2)]
-    assert [{task for task, _ in one_round} for one_round in rounds] == [{task.name} for task in SIX for _ in range(2)]
+    rounds = [tuple(first.order[i : i + 2]) for i in range(0, 36, 2)]
+    assert [{task for task, _ in one_round} for one_round in rounds] == [{task.name} for task in SIX for _ in range(3)]
     assert all({device for _, device in one_round} == {(0, 1), (1, 0)} for one_round in rounds)
     assert len({tuple(device for _, device in one_round) for one_round in rounds}) > 1
     assert first.order == again.order != other.order
@@ -86,8 +84,8 @@ def test_a_row_holds_the_least_round_and_the_prediction():
     assert [(row.placer, row.task.name) for row in rows] == [(p, t) for t in ("one", "two") for p in PLACERS]
     for line in rows:
         key = (line.task.name, tuple(line.placement.device.tolist()))
-        measured = [n + 1 for n, seen in enumerate(measure.order) if seen == key]
-        assert line.overall_ms == measured[0], "the first of two rounds"
+        measured = [2.0 ** (n + 1) for n, seen in enumerate(measure.order) if seen == key]
+        assert line.overall_ms == measured[0], "the first of three rounds"
         assert float(line.costs.phases_ms[0, 0]) == measured[0]
         assert (line.predicted_ms, line.fits) == (7.0, True)
 
@@ -95,10 +93,10 @@ def test_a_row_holds_the_least_round_and_the_prediction():
 def test_placers_that_agree_share_a_measurement_and_a_reference_is_measured_too():
     measure, placers = Recorder(), {**PLACERS, "same": Fixed("same", (0, 1))}
     by_name = {row.placer: row.overall_ms for row in run(measure, placers) if row.task.name == "one"}
-    assert len(measure.order) == 8
+    assert len(measure.order) == 12
     assert by_name["same"] == by_name["left"]
     run(measure, tasks=SIX * 2, reference=(TASKS[0], Placement.whole((0, 0), 2)))
-    assert measure.references == 3 * 2, "with groups 0, 5 and 10, two rounds each"
+    assert measure.references == 3 * 3, "with groups 0, 5 and 10, three rounds each"
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ from dreamshard.recipes import MeasureConfig
 from dreamshard.search.packing import baselines
 from dreamshard.tables import Placement
 from dreamshard.tasks import NoPlacementError
-from dreamshard.testbeds.rounds import RoundLimits
 from dreamshard.workloads import dataset_version
 from flows.evaluate import Comparison, measure_and_report
 from flows.reports.evaluation_report import outcome
@@ -37,11 +36,10 @@ class Alternating:
 def evaluated(store: Store, candidate: Alternating, testbed: str):
     generator = torch.Generator().manual_seed(0)
     tasks = store.lake.write_tasks(sample_tasks(POOL, 6, 8, 2, 2**30, generator), DATASET, "test")
-    measure = MeasureConfig(rounds=RoundLimits(most=3, tolerance=0.02))
     made = training_of(hardware="abacus", testbed=testbed, dataset=DATASET, num_devices=2).testbed
     placers = {"dim_greedy": baselines()["dim_greedy"], "mine": candidate}
     contestants = Contestants(placers=placers, predictors={}, versions={}, candidate=None, notes=())
-    bench = replace(made, batch_size=4096, measure=measure)
+    bench = replace(made, batch_size=4096, measure=MeasureConfig())
     comparison = Comparison(key="key", tasks=tasks, contestants=contestants, testbed=bench, reference="mine")
     measure_and_report(store, comparison)
     return report_store.load(store, "key")
