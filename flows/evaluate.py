@@ -212,8 +212,8 @@ def measure_and_report(store: Store, asked: Comparison) -> None:
         first = drawn[0]
         steady_by = reference_placement(store, training) if training else (first, RandomPlacer().place(first))
     rows, measured_on = measured_rows(store, key, placers, drawn, contestants.predictors, testbed, optional, steady_by)
-    now = Steadiness.of(lake.round_costs(key))
-    then = Steadiness.of(lake.round_costs(training) if training else [])
+    now = Steadiness.of(lake.read_rounds(key))
+    then = Steadiness.of(lake.read_rounds(training) if training else [])
     level = now.level_ms / then.level_ms if now.level_ms and then.level_ms else None
     if noise := now.noise(level):
         notes.append(

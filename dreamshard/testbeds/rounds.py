@@ -8,15 +8,15 @@ by 1.5 %, while the median of three varies by 4.0 % and the mean by 4.5 %.
 A round counts as a whole, by its slowest device: all its times occurred together.
 """
 
-import math
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, pstdev
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import torch
 
-from dreamshard.costs import CostSample, ExchangeSample, is_simulated
+from dreamshard.costs import CostSample, ExchangeSample, feasible, is_simulated
 
 Sample = TypeVar("Sample", CostSample, ExchangeSample)
 
@@ -67,14 +67,6 @@ def _agree(rounds: Sequence[Sample]) -> bool:
     return others[0] == lowest or others[0] <= (1 + AGREEMENT) * lowest
 
 
-class RoundCost(NamedTuple):
-    """Cost of one round: of which measurement, whether that is of the reference placement, and the slowest device's sum."""
-
-    measurement: Hashable
-    is_reference: bool
-    overall_ms: float
-
-
 @dataclass(frozen=True, kw_only=True)
 class Steadiness:
     """How steady a machine was while it measured.
@@ -94,12 +86,12 @@ class Steadiness:
     spread: float | None = None
 
     @classmethod
-    def of(cls, rounds: Iterable[RoundCost]) -> "Steadiness":
+    def of(cls, rounds: Iterable[CostSample]) -> "Steadiness":
         """Steadiness over all rounds of a training or evaluation."""
-        measured: dict[tuple[bool, Hashable], list[float]] = {}
-        for measurement, is_reference, overall_ms in rounds:
-            if math.isfinite(overall_ms):
-                measured.setdefault((is_reference, measurement), []).append(overall_ms)
+        measured = defaultdict[tuple[bool, Hashable], list[float]](list)
+        for sample in feasible(rounds):
+            measurement = sample.task.name, sample.placement, sample.repeat
+            measured[sample.is_reference, measurement].append(sample.overall_ms)
         excess = [cost / min(costs) - 1 for costs in measured.values() for cost in costs]
         levels = [min(costs) for (is_reference, _), costs in measured.items() if is_reference]
         return cls(

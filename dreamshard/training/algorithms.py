@@ -185,7 +185,9 @@ class TrainingAlgorithm:
             TrainingDivergedError: the loss is not finite.
         """
         config, network = state.config, state.cost_network
-        self._set_rates(state)
+        remaining = max(1 - state.iteration / config.iterations, self.least_rate)
+        state.cost_optimizer.param_groups[0]["lr"] = config.cost_learning_rate * remaining
+        state.policy_optimizer.param_groups[0]["lr"] = config.policy_learning_rate * remaining
         fresh = feasible(samples[-config.placements_per_iteration :])
         error, data = None, CostData.of(feasible(samples), state.normaliser)
         if fresh and network.measured_on is not None:
@@ -201,7 +203,6 @@ class TrainingAlgorithm:
     def improve(self, state: TrainingState, tasks: Sequence[PlacementTask]) -> UpdateFigures:
         """Update the policy on predicted costs and complete the round; returns the means over the updates."""
         config, policy, generator, figures = state.config, state.policy, state.generator, []
-        self._set_rates(state)
         for _ in range(round(self.updates * config.policy_updates)):
             episode = Episode.of(_drawn(tasks, generator), state.cost_network, state.normaliser)
             figures.append(
@@ -211,13 +212,6 @@ class TrainingAlgorithm:
                 _coast(state.cost_optimizer, 1)
         state.iteration += 1
         return UpdateFigures(*map(fmean, zip(*figures, strict=True)))
-
-    def _set_rates(self, state: TrainingState) -> None:
-        """The learning rates of the state's round; a state that was loaded has the initial ones."""
-        config = state.config
-        remaining = max(1 - state.iteration / config.iterations, self.least_rate)
-        state.cost_optimizer.param_groups[0]["lr"] = config.cost_learning_rate * remaining
-        state.policy_optimizer.param_groups[0]["lr"] = config.policy_learning_rate * remaining
 
     def save(self, state: TrainingState, folder: Path) -> None:
         """Write a training state as `folder`, replacing any earlier one: its placer, optimizers and generator."""

@@ -255,7 +255,6 @@ class AutoShardPlacer(OrderedPlacer):
     cost_network: ComputeCostNetwork
     policy: AutoShardPolicy
     normaliser: Normaliser
-    budget_ms: float | None = None
     name: str = "autoshard"
 
     def place_ordered(self, task: PlacementTask, budget_ms: float | None) -> Placement:

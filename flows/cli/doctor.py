@@ -6,6 +6,7 @@ import os
 import shutil
 import time
 from contextlib import closing
+from dataclasses import replace
 
 import torch
 
@@ -14,7 +15,7 @@ from dreamshard.files import without_passwords
 from dreamshard.tables import ModelTable, Placement, concatenate
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds import MeasurementError, TestbedSetup, open_testbed
-from dreamshard.testbeds.rounds import RoundCost, Steadiness
+from dreamshard.testbeds.rounds import Steadiness
 from dreamshard.workloads import Lookups, statistics
 from flows.cli import terminal
 from flows.cli.command import Json, command
@@ -84,7 +85,8 @@ def _machine() -> Check:
     except (ValueError, MeasurementError, ConnectionError) as error:
         return "machine", "missing", f"nothing can be measured: {error}", "see docs/gpus.md"
     repeats = len(samples) // _ROUNDS
-    steadiness = Steadiness.of(RoundCost(i % repeats, True, sample.overall_ms) for i, sample in enumerate(samples))
+    rounds = (replace(sample, repeat=i % repeats, is_reference=True) for i, sample in enumerate(samples))
+    steadiness = Steadiness.of(rounds)
     noise = steadiness.noise()
     advice = f"ignore differences in measured ms below {noise:.0%} while others use it" if noise else ""
     text = f"{steadiness_words(steadiness, None)}, {steadiness.level_ms:.3g} ms"

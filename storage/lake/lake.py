@@ -47,7 +47,7 @@ from dreamshard.files import json_digest
 from dreamshard.search import DreamShardPlacer
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask, Shards
-from dreamshard.testbeds.rounds import RoundCost, least
+from dreamshard.testbeds.rounds import least
 from dreamshard.workloads import LookupFiles, Lookups, dataset_version, write_lookups
 from dreamshard.workloads.task_sampling import TableSplit
 from storage.filesystem import AnyPath, list_file_infos, list_files, read_json, remove, write_json
@@ -294,13 +294,6 @@ class Lake:
         records = [row for table in read_parquet_files(files) for row in table.to_pylist()]
         records.sort(key=lambda row: (row["iteration"], row["created_at"]))
         return rows.samples_from_rows(records, self.read_dataset(records[0]["dataset_version"])) if records else []
-
-    def round_costs(self, run_key: str) -> list[RoundCost]:
-        """Costs of all rounds of a training or evaluation; infinite if a shard did not fit."""
-        return [
-            RoundCost((sample.task.name, sample.placement, sample.repeat), sample.is_reference, sample.overall_ms)
-            for sample in self.read_rounds(run_key)
-        ]
 
     def write_exchanges(self, links: str, samples: Sequence[ExchangeSample]) -> None:
         """Write all-to-alls measured alone, which serve every training on these links.

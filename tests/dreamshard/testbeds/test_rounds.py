@@ -8,7 +8,7 @@ import torch
 
 from dreamshard.costs import Infeasible
 from dreamshard.tables import Placement
-from dreamshard.testbeds.rounds import RoundCost, Steadiness, least, measure_in_rounds
+from dreamshard.testbeds.rounds import Steadiness, least, measure_in_rounds
 from tests.helpers.samples import sample_of
 from tests.helpers.tables import task_of
 
@@ -72,8 +72,8 @@ def test_recorded_bursts_hardly_move_the_cost_that_counts():
 
 
 def test_a_reference_placement_and_disturbed_rounds_show_how_steady_a_machine_was():
-    reference = [RoundCost(repeat, True, ms) for repeat, ms in enumerate([10.0, 11.0, 12.0])]
-    rounds = [*reference, *(RoundCost("one", False, ms) for ms in (20.0, 30.0, 21.0)), RoundCost("two", False, np.inf)]
+    reference = [sample(ms, is_reference=True, repeat=repeat) for repeat, ms in enumerate([10.0, 11.0, 12.0])]
+    rounds = [*reference, *map(sample, (20.0, 30.0, 21.0)), sample(1.0, infeasible=MISFIT)]
     steadiness = Steadiness.of(rounds)
     assert (steadiness.rounds, steadiness.disturbed, steadiness.level_ms) == (6, pytest.approx(1 / 6), 11.0)
     assert steadiness.spread == pytest.approx(np.std([10, 11, 12]) / 11)
