@@ -26,25 +26,13 @@ _EIGHTH_OF_GIB = 2**27  # machines of one kind differ by less, and should draw t
 
 
 @dataclass(frozen=True, kw_only=True)
-class MeasureConfig:
-    """How a testbed measures placements, and all-to-alls alone.
-
-    Attributes:
-        timeout_s: time limit of a round.
-        exchange_devices: further numbers of devices whose all-to-alls are measured alone, besides those up to the tasks'
-            own, so that the placer serves as many devices.
-    """
-
-    timeout_s: float = 300.0
-    exchange_devices: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
 class Recipe:
     """Everything that the chain needs to know, except addresses.
 
     Attributes:
         model: name of the model whose tables they are, as given; empty if it is named after its source.
+        exchange_devices: further numbers of devices whose all-to-alls are measured alone, besides those up to the tasks'
+            own, so that the placer serves as many devices.
         sized_by_source: names in `SIZES` that are derived for another source of tables than the recipe's own.
         derived: names in `SIZES` that are yet to be derived; their values here are starting points.
     """
@@ -54,7 +42,7 @@ class Recipe:
     workload: WorkloadConfig
     tasks: TasksConfig
     testbed: str = "auto"
-    measure: MeasureConfig = field(default_factory=MeasureConfig)
+    exchange_devices: tuple[int, ...] = ()
     training: TrainingConfig = field(default_factory=TrainingConfig)
     sized_by_source: tuple[str, ...] = SIZES
     derived: tuple[str, ...] = ()

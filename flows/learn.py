@@ -174,7 +174,6 @@ def register_learned(
         batch_size=newest.batch_size,
         dataset=dataset,
         seed=0,
-        measure=config.measure,
     )
     made_of = Training(recipe=config, dataset=dataset, testbed=reference, start="from profiles of the job")
     tags = {"training": content_key(TRACED, dataset, run.id), "iteration": len(samples), "dataset": dataset}

@@ -108,7 +108,7 @@ def measure_exchanges(store: Store, key: str) -> int:
         return shape, tuple(exchange.sent_bytes.tolist())
 
     have = {identity(sample.exchange) for sample in known}
-    designed = exchanges_for(drawn, testbed.batch_size, testbed.measure.exchange_devices)
+    designed = exchanges_for(drawn, testbed.batch_size, testbed.exchange_devices)
     missing = [exchange for exchange in designed if identity(exchange) not in have]
     rounds: list[list[ExchangeSample]] = [[] for _ in missing]
 

@@ -105,8 +105,8 @@ class Testbed(Protocol):
         """
         raise ValueError(f"testbed {self.name} measures no exchanges without tables")
 
-    def capacity(self, num_devices: int) -> Capacity:
-        """Kind and memory of each device of a task of so many."""
+    def capacity(self) -> Capacity:
+        """Kind and memory of each device of a task."""
         return Capacity(kind="unknown")
 
     def close(self) -> None:

@@ -77,7 +77,7 @@ class SimulatedTestbed(Testbed):
             **self._origin,
         )
 
-    def capacity(self, num_devices: int) -> Capacity:
+    def capacity(self) -> Capacity:
         """See `Testbed`."""
         return Capacity(kind="simulated", memory_bytes=self.spec.memory_bytes, spec=self.spec)
 
@@ -157,7 +157,7 @@ class EmulatedTestbed(DeviceTestbed):
         exact = SimulatedTestbed(self.setup, self.target, noise=0.0).measure_exchange(exchange)
         return replace(exact, testbed=self.name, hardware=self.hardware)
 
-    def capacity(self, num_devices: int) -> Capacity:
+    def capacity(self) -> Capacity:
         """See `Testbed`."""
         if self.device_type == "cpu":
             return Capacity(kind="cpu", memory_bytes=machine_memory_bytes())
@@ -228,12 +228,12 @@ class ClusterTestbed(DeviceTestbed):
             **self.origin("wall"),
         )
 
-    def capacity(self, num_devices: int) -> Capacity:
+    def capacity(self) -> Capacity:
         """See `Testbed`."""
         first = self.layout.ranks[0]
         if self._on_gpu:  # this host may have none
             return Capacity(kind="gpu", memory_bytes=first.gpu_bytes, spec=preset_of(str(first.gpu)))
-        per_host = min(num_devices, self.layout.devices_per_host)
+        per_host = min(self.setup.num_devices, self.layout.devices_per_host)
         return Capacity(kind="cpu", memory_bytes=machine_memory_bytes() // per_host)
 
     def close(self) -> None:

@@ -119,7 +119,7 @@ def configure(options: RecipeOptions, source: str | None = None) -> Recipe:
         model=filled.get("model", ""),
         tasks=replace(base.tasks, **tasks),
         training=replace(with_algorithm(base.training, algorithm), **training),
-        measure=replace(base.measure, exchange_devices=tuple(sorted({*filled.get("exchange_devices", ())}))),
+        exchange_devices=tuple(sorted({*filled.get("exchange_devices", ())})),
         workload=replace(base.workload, **workload),
         derived=tuple(name for name in base.derived if name not in tasks.keys() | workload.keys()),
     )

@@ -23,8 +23,8 @@ from flows.runtime import launched_ranks, run_locks
 from storage.run_records.trainings import TestbedReference
 from storage.store import Store
 
-START_S = 120.0
-"""The longest time that a testbed may take to start before its first measurement."""
+ANSWER_S = 420.0
+"""The longest time that a measurement may take: the limit of a round, and two minutes for a testbed to start."""
 
 Shared = dict[TestbedReference, tuple[Testbed, ExitStack]]
 """The open testbed, and what ends with it."""
@@ -39,7 +39,7 @@ def check_testbed(store: Store, config: Recipe) -> Capacity:
         ValueError: it does not; the message lists those that do.
     """
     with closing(open_reference(store, _wanted(config, "", config.workload.batch_size, 0))) as testbed:
-        return testbed.capacity(config.tasks.num_devices)
+        return testbed.capacity()
 
 
 def testbed_reference(store: Store, config: Recipe, dataset: str, seed: int) -> TestbedReference:
@@ -67,7 +67,7 @@ def freeing_gpus() -> Iterator[None]:
     """Close a testbed on GPUs after the block, so that others have their memory while this process does other things."""
     yield
     shared = _open.get() or {}
-    if any(testbed.capacity(reference.num_devices).kind == "gpu" for reference, (testbed, _) in shared.items()):
+    if any(testbed.capacity().kind == "gpu" for testbed, _ in shared.values()):
         _close(shared)
 
 
@@ -85,7 +85,7 @@ def shared_testbed(store: Store, reference: TestbedReference) -> Iterator[Testbe
     if reference not in shared:
         _close(shared)
         testbed, ending = open_reference(store, reference), ExitStack()
-        if testbed.capacity(reference.num_devices).kind == "gpu":  # others must not measure while it holds memory
+        if testbed.capacity().kind == "gpu":  # others must not measure while it holds memory
             ending.enter_context(run_locks.measuring())
         ending.callback(testbed.close)
         shared[reference] = testbed, ending
@@ -98,14 +98,12 @@ def shared_testbed(store: Store, reference: TestbedReference) -> Iterator[Testbe
 
 def open_reference(store: Store, reference: TestbedReference) -> Testbed:
     """Open the testbed on the data of a store, and on the launcher's ranks if there are any; the caller closes it."""
-    measure = reference.measure
     setup = TestbedSetup(
         num_devices=reference.num_devices,
         batch_size=reference.batch_size,
         lookups=store.lake.lookup_source(reference.dataset) if reference.dataset else LookupFiles({}),
         seed=reference.seed,
-        timeout_s=measure.timeout_s,
-        max_exchange_devices=max(measure.exchange_devices, default=0),
+        max_exchange_devices=max(reference.exchange_devices, default=0),
     )
     return open_testbed(reference.name, setup, launched_ranks.for_testbed(reference.name))
 
@@ -113,7 +111,7 @@ def open_reference(store: Store, reference: TestbedReference) -> Testbed:
 def capacity(store: Store, reference: TestbedReference) -> Capacity:
     """Kind and memory of the testbed's devices."""
     with shared_testbed(store, reference) as testbed:
-        return testbed.capacity(reference.num_devices)
+        return testbed.capacity()
 
 
 def measure(store: Store, reference: TestbedReference, task: PlacementTask, placement: Placement) -> CostSample:
@@ -142,14 +140,13 @@ def answering(store: Store, reference: TestbedReference, what: str) -> Iterator[
         MeasurementError: a rank died, or no answer came within the time limit, which a custom testbed may not keep itself;
             the testbed is closed.
     """
-    limit_s = reference.measure.timeout_s + min(reference.measure.timeout_s, START_S)
     alone = nullcontext() if reference.kind == SIMULATED else run_locks.measuring()
     try:
-        with alone, shared_testbed(store, reference) as testbed, timeout(limit_s):
+        with alone, shared_testbed(store, reference) as testbed, timeout(ANSWER_S):
             yield testbed
     except TimeoutError as error:
         raise MeasurementError(
-            f"measuring {what} on {reference.identity} gave no answer within {limit_s:g} s, so the testbed was closed; "
+            f"measuring {what} on {reference.identity} gave no answer within {ANSWER_S:g} s, so the testbed was closed; "
             "earlier samples are kept: find out what it waits for, then start again"
         ) from error
 
@@ -162,7 +159,7 @@ def _wanted(config: Recipe, dataset: str, batch_size: int, seed: int) -> Testbed
         batch_size=batch_size,
         dataset=dataset,
         seed=seed,
-        measure=config.measure,
+        exchange_devices=config.exchange_devices,
     )
 
 

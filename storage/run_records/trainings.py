@@ -16,7 +16,7 @@ from pydantic import TypeAdapter
 from dreamshard.costs import SIMULATED, CostSample, is_simulated, library_versions
 from dreamshard.evaluation import placement_identity
 from dreamshard.hardware.accelerator import preset_of
-from dreamshard.recipes import MeasureConfig, Recipe
+from dreamshard.recipes import Recipe
 from dreamshard.tasks import PlacementTask
 from dreamshard.training import TrainingConfig
 from storage.filesystem import write_text
@@ -86,7 +86,7 @@ class TestbedReference:
         batch_size: training samples per pass.
         dataset: version of the tables whose lookups are run.
         seed: seed of everything that the testbed draws.
-        measure: the timeout, and exchanges.
+        exchange_devices: as in `Recipe`.
     """
 
     __test__ = False  # not a pytest class
@@ -99,7 +99,7 @@ class TestbedReference:
     batch_size: int
     dataset: str
     seed: int
-    measure: MeasureConfig
+    exchange_devices: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

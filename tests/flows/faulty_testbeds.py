@@ -95,7 +95,7 @@ slowing = Slowing
 class OnGpu(ByCount):
     """A GPU of which another process holds a part, so that no shard fits."""
 
-    def capacity(self, num_devices):
+    def capacity(self):
         return Capacity(kind="gpu")
 
     def measure(self, task, placement):

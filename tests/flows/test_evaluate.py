@@ -2,7 +2,6 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from dreamshard.recipes import MeasureConfig
 from dreamshard.search.packing import baselines
 from dreamshard.tables import Placement
 from dreamshard.tasks import NoPlacementError
@@ -39,7 +38,7 @@ def evaluated(store: Store, candidate: Alternating, testbed: str):
     made = training_of(hardware="abacus", testbed=testbed, dataset=DATASET, num_devices=2).testbed
     placers = {"dim_greedy": baselines()["dim_greedy"], "mine": candidate}
     contestants = Contestants(placers=placers, predictors={}, versions={}, candidate=None, notes=())
-    bench = replace(made, batch_size=4096, measure=MeasureConfig())
+    bench = replace(made, batch_size=4096)
     comparison = Comparison(key="key", tasks=tasks, contestants=contestants, testbed=bench, reference="mine")
     measure_and_report(store, comparison)
     return report_store.load(store, "key")

@@ -4,12 +4,11 @@ import signal
 import subprocess
 import sys
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from dreamshard import recipes
+from flows.runtime import testbed_pool
 from storage.lake.lake import Lake
 from storage.lake.parquet_files import read_parquet
 from storage.mlflow_store import registry, runs
@@ -81,8 +80,7 @@ def test_an_interrupted_training_ends_with_the_same_bits(finished: Path, shared_
 
 @pytest.mark.timeout(600, method="thread")  # the other method would take the alarm that the time limit is made of
 def test_a_testbed_that_hangs_is_one_sentence_in_time(finished: Path, dreamshard: Dreamshard, monkeypatch):
-    impatient = replace(recipes.RECIPES["smoke"], measure=recipes.MeasureConfig(timeout_s=0.2))
-    monkeypatch.setitem(recipes.RECIPES, "smoke", impatient)
+    monkeypatch.setattr(testbed_pool, "ANSWER_S", 0.4)
     done = dreamshard("train", *RUN[1:3], "--testbed", HANGING, home=finished)
     failed_with(done, "measuring train-", "8 tables on 2 devices", "no answer within 0.4 s", "earlier samples are kept")
     assert (finished / "closed").read_text() == "xxx", "it is closed before each retry and after the last"

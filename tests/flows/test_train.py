@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import torch
 
-from dreamshard.recipes import RECIPES, MeasureConfig
+from dreamshard.recipes import RECIPES
 from dreamshard.training import TrainingConfig
 from dreamshard.workloads import dataset_version
 from dreamshard.workloads.task_sampling import EMPTY_SPLIT
@@ -18,9 +18,9 @@ POOL = pool_of(24)
 DATASET = dataset_version(POOL)
 
 
-def bench(name: str = "simulated", links: str = "simulated rtx2080ti", num_devices: int = 4, **measure):
+def bench(name: str = "simulated", links: str = "simulated rtx2080ti", num_devices: int = 4, **options):
     made = training_of(hardware=links, testbed=name, dataset=DATASET, num_devices=num_devices).testbed
-    return replace(made, measure=MeasureConfig(**measure))
+    return replace(made, **options)
 
 
 def begun(store: Store, tasks: str, testbed: TestbedReference) -> str:

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from dreamshard.recipes import RECIPES, MeasureConfig
+from dreamshard.recipes import RECIPES
 from storage.mlflow_store.registry import MADE_OF, Version
 from storage.run_records.trainings import TestbedReference, Training, Warm
 
@@ -25,7 +25,7 @@ def training_of(
     sampled = replace(base.tasks, **{"mode": "pool", **sizes})
     used = replace(base, name=recipe, workload=replace(base.workload, source=source), tasks=sampled)
     where = {"name": testbed or modelled, "kind": kind, "identity": hardware, "links": hardware, "dataset": dataset}
-    how = {"num_devices": sampled.num_devices, "batch_size": 512, "seed": 0, "measure": MeasureConfig()}
+    how = {"num_devices": sampled.num_devices, "batch_size": 512, "seed": 0}
     return Training(recipe=used, dataset=dataset, testbed=TestbedReference(**where, **how), tasks=tasks, warm=warm)
 
 

@@ -47,7 +47,7 @@ def test_a_cluster_measures_on_the_launchers_ranks():
         assert (bed.device_type, bed.hardware) == ("cuda", "NVIDIA H100 x2, 2 hosts")
         with pytest.raises(ValueError):
             open_testbed(name, SETUP, launched(H100, ()))
-    assert bed.capacity(2).memory_bytes == 80 * 2**30
+    assert bed.capacity().memory_bytes == 80 * 2**30
     assert open_testbed("cluster:cpu", SETUP, launched(H100, H100)).hardware == "Ceres x8, 2 ranks, 2 hosts"
     assert open_testbed("cluster", SETUP, launched((), ())).device_type == "cpu"
     assert open_testbed("simulated", SETUP, launched(H100, H100)).hardware == "simulated rtx2080ti"
@@ -85,7 +85,7 @@ def test_a_testbed_that_cannot_be_opened_is_refused(name):
 
 def test_ones_own_testbed_needs_only_to_measure_legal_placements():
     bed = open_testbed(f"{OWN}:by_count", SETUP)
-    assert (bed.name, bed.links, bed.capacity(2).memory_bytes) == ("own", None, None)
+    assert (bed.name, bed.links, bed.capacity().memory_bytes) == ("own", None, None)
     task = roomy_task(tables_of_dims([4, 4, 4]))
     assert bed.measure(task, Placement.whole(torch.tensor([0, 0, 1]), 2)).overall_ms == 8
     with pytest.raises(ValueError):

@@ -65,7 +65,7 @@ def test_only_options_that_are_filled_in_override_the_recipe():
     assert (made.tasks.num_devices, made.tasks.devices_per_host) == (4, 8)
     assert (made.tasks.memory_bytes, made.tasks.reserve_bytes) == (3 * 2**29, 2**29)
     assert made.tasks.tables_per_task == SMOKE.tasks.tables_per_task
-    assert chosen(exchange_devices=[128, 64, 64]).measure.exchange_devices == (64, 128)
+    assert chosen(exchange_devices=[128, 64, 64]).exchange_devices == (64, 128)
 
 
 @pytest.mark.parametrize("algorithm", TRAINING_ALGORITHMS)

@@ -33,7 +33,7 @@ def test_measurements_take_turns_and_simulated_ones_do_not_wait(store, tmp_path,
             assert is_free(tmp_path / "lock") is are_others_free
             raise ZeroDivisionError
 
-        def capacity(self, num_devices):
+        def capacity(self):
             return Capacity(kind="cpu")
 
         def close(self):
