@@ -186,6 +186,15 @@ def rename_devices(task: PlacementTask, placement: Placement, before: Shards) ->
     return placement if violation(task, result) else result  # a block of rows may be smaller, so free memory may differ
 
 
+@dataclass(frozen=True)
+class Point:
+    """A legal placement on the way, the predicted cost of a step, and the bytes that move from the current plan."""
+
+    placement: Placement
+    overall_ms: float
+    moved_bytes: int
+
+
 @dataclass(frozen=True, kw_only=True)
 class MovePrice:
     """The cost of a byte that moves, against milliseconds of every step.
@@ -202,18 +211,9 @@ class MovePrice:
         """Milliseconds for which training stops."""
         return 1e3 * moved_bytes / self.bytes_per_s
 
-    def total_ms(self, overall_ms: float, moved_bytes: int) -> float:
+    def total_ms(self, point: Point) -> float:
         """Milliseconds of all steps and of moving."""
-        return overall_ms * self.steps_until_next + self.move_ms(moved_bytes)
-
-
-@dataclass(frozen=True)
-class Point:
-    """A legal placement on the way, the predicted cost of a step, and the bytes that move from the current plan."""
-
-    placement: Placement
-    overall_ms: float
-    moved_bytes: int
+        return point.overall_ms * self.steps_until_next + self.move_ms(point.moved_bytes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -248,10 +248,7 @@ def weigh(
         overall_ms = float(predictor.predict(task, placement).overall_ms())
         return Point(placement, overall_ms, moved_bytes(steps(task, before, placement)))
 
-    def total(point: Point) -> float:
-        return price.total_ms(point.overall_ms, point.moved_bytes)
-
-    moved_all = min(map(point, (rename_devices(task, target, before), target)), key=total)
+    moved_all = min(map(point, (rename_devices(task, target, before), target)), key=price.total_ms)
     target, points, why_not, kept = moved_all.placement, [moved_all], "", None
     held = current.placement.on_hosts_of(target.devices_per_host)
     if held.num_devices != target.num_devices:
@@ -268,12 +265,12 @@ def weigh(
             why_not = violation(task, start)
             between = _between(task, before, start, target, predictor, price)
             points += [new for new in (kept, *map(point, between)) if not violation(task, new.placement)]
-            points.append(point(rename_devices(task, min(points, key=total).placement, before)))
+            points.append(point(rename_devices(task, min(points, key=price.total_ms).placement, before)))
     curve: list[Point] = []
     for candidate in sorted(points, key=lambda point: (point.moved_bytes, point.overall_ms)):
         if not curve or candidate.overall_ms < curve[-1].overall_ms:
             curve.append(candidate)
-    kept, chosen = None if why_not else kept, min(points, key=total)
+    kept, chosen = None if why_not else kept, min(points, key=price.total_ms)
     return Weighed(chosen=chosen, kept=kept, why_not_kept=why_not, moved_all=moved_all, curve=tuple(curve))
 
 

@@ -185,7 +185,7 @@ def cost_after_moving(task: PlacementTask, device: list[int], hardware: str) -> 
     held = Current.of(make_plan(task, Placement.whole(torch.tensor(device), task.num_devices), "in use"), task)
     price = MovePrice(steps_until_next=STEPS, bytes_per_s=BYTES_PER_S)
     chosen = weigh(task, held, placer.place(task), placer, price).chosen
-    return price.total_ms(chosen.overall_ms, chosen.moved_bytes) / STEPS
+    return price.total_ms(chosen) / STEPS
 
 
 def true_ms(task: PlacementTask, placement: Placement) -> float:

@@ -152,8 +152,8 @@ def test_the_choice_is_never_worse_than_both_ends_and_fits(seed, count):
     target = rename_devices(task, placed(task, second), current.shards)
     price = MovePrice(steps_until_next=count, bytes_per_s=1e9)
     weighed = weigh(task, current, target, A100, price)
-    totals = [price.total_ms(point.overall_ms, point.moved_bytes) for point in (weighed.kept, weighed.moved_all)]
-    assert price.total_ms(weighed.chosen.overall_ms, weighed.chosen.moved_bytes) <= min(totals)
+    totals = list(map(price.total_ms, (weighed.kept, weighed.moved_all)))
+    assert price.total_ms(weighed.chosen) <= min(totals)
     for point in (*weighed.curve, weighed.chosen):
         assert violation(task, point.placement) == ""
         assert point.moved_bytes == moved_bytes(steps(task, current.shards, point.placement))
