@@ -128,17 +128,17 @@ class Measurement:
     """How something was measured.
 
     Attributes:
-        repeats: timed passes of a round behind each median.
+        repeats: timed passes behind each median; testbeds time one a round, and none of shards that did not fit.
         clock: `thread_cpu`, `cuda_event`, `wall` or `model`; communication on the CPU is always `wall`.
         hardware: e.g. `Intel Xeon x2`; starts with `simulated` if computed.
         versions: `library_versions` of then.
         round: number of this round among those of the same placement or all-to-all, from 0 (`testbeds.rounds`).
     """
 
-    repeats: int
     clock: str
     testbed: str
     hardware: str
+    repeats: int = 1
     versions: Mapping[str, str] = field(default_factory=dict)
     round: int = 0
 
@@ -222,7 +222,7 @@ class ExchangeSample(Measurement):
     """The cost of one all-to-all on a testbed.
 
     Attributes:
-        forward_ms: `[D]` until each device had sent and received all bytes; median over the round's repeats.
+        forward_ms: `[D]` until each device had sent and received all bytes.
         backward_ms: `[D]` of the way back, in which each device returns the bytes that it received.
         host_devices: devices on a host of the hardware, for `devices_per_host=None`; None if all share a host.
     """

@@ -75,7 +75,7 @@ class Testbed(Protocol):
     ...     name, hardware = "lab", "my lab"
     ...     def measure(self, task, placement):
     ...         return ds.CostSample(
-    ...             testbed=self.name, hardware=self.hardware, versions={}, clock="model", repeats=1, batch_size=512,
+    ...             testbed=self.name, hardware=self.hardware, versions={}, clock="model", batch_size=512,
     ...             task=task, placement=placement, costs=ds.DeviceCosts(torch.ones(task.num_devices, 4))
     ...         )
     >>> Lab().measure(task, ds.Placement.whole([0, 1], 2)).overall_ms

@@ -8,16 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dreamshard.costs import (
-    PHASES,
-    SIMULATED,
-    CostSample,
-    DeviceCosts,
-    Exchange,
-    ExchangeSample,
-    Infeasible,
-    library_versions,
-)
+from dreamshard.costs import SIMULATED, CostSample, DeviceCosts, Exchange, ExchangeSample, Infeasible, library_versions
 from dreamshard.files import digest
 from dreamshard.hardware.accelerator import AcceleratorSpec, preset_of
 from dreamshard.hardware.links import collective_s
@@ -42,7 +33,7 @@ class SimulatedTestbed(Testbed):
     def __init__(self, setup: TestbedSetup, spec: AcceleratorSpec, noise: float = 0.01) -> None:
         self.setup, self.spec, self.noise = setup, spec, noise
         self.hardware = self.links = f"{SIMULATED} {spec.name}"
-        self._origin: dict[str, Any] = {"testbed": self.name, "hardware": self.hardware, "clock": "model", "repeats": 1}
+        self._origin: dict[str, Any] = {"testbed": self.name, "hardware": self.hardware, "clock": "model"}
 
     def measure(self, task: PlacementTask, placement: Placement) -> CostSample:
         """See `Testbed`: the model's costs times noise, drawn from the seed and the content of task and placement."""
@@ -98,7 +89,7 @@ class DeviceTestbed(Testbed):
         """The sample of a placement, by the `[D, 4]` milliseconds of a pass."""
         infeasible = None
         if isinstance(timed, Infeasible):
-            infeasible, timed = timed, np.zeros((task.num_devices, len(PHASES)))
+            infeasible, timed = timed, np.zeros((task.num_devices, 4))
         return CostSample(
             task=task,
             placement=placement,
@@ -136,7 +127,7 @@ class EmulatedTestbed(DeviceTestbed):
     def measure(self, task: PlacementTask, placement: Placement) -> CostSample:
         """See `Testbed`: operators are measured, and collectives follow from the links of the target."""
         shards = check_placement(task, placement)
-        timed = np.zeros((task.num_devices, len(PHASES)))
+        timed = np.zeros((task.num_devices, 4))
         timed[:, 1:3] = 1e3 * exchanges_s(shards, self.setup.batch_size, self.target).numpy()
         require_operators(shards, self.device_type)
         self._device = self._device or Device(self.setup, torch.device(self.device_type))
@@ -224,7 +215,6 @@ class ClusterTestbed(DeviceTestbed):
             forward_ms=forward_ms,
             backward_ms=backward_ms,
             host_devices=None if self._is_local else self.layout.devices_per_host,
-            repeats=1,
             **self.origin("wall"),
         )
 

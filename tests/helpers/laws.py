@@ -101,7 +101,7 @@ class LawTestbed(Testbed):
     def measure_exchange(self, exchange: Exchange) -> ExchangeSample:
         dims = exchange.sent_bytes.double().numpy() / (4 * BATCH)
         both_ms = self._noisy(torch.from_numpy(self.law.exchange_ms(dims)), int(dims.sum()))
-        how = {"repeats": 1, "clock": "model", "testbed": self.name, "hardware": self.hardware}
+        how = {"clock": "model", "testbed": self.name, "hardware": self.hardware}
         how["host_devices"] = self.law.host_devices
         return ExchangeSample(exchange=exchange, forward_ms=both_ms[:, 0], backward_ms=both_ms[:, 1], **how)
 

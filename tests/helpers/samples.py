@@ -23,7 +23,7 @@ MEASURED: dict[str, Any] = {
 
 def sample_of_phases(task: PlacementTask, placement: Placement, phases_ms: Tensor, **fields: Any) -> CostSample:
     """A sample with these `[D, 4]` milliseconds; `fields` override those of the sample."""
-    made: dict[str, Any] = {"repeats": 1, "clock": "model", "testbed": "by hand"}
+    made: dict[str, Any] = {"clock": "model", "testbed": "by hand"}
     made |= {"hardware": "simulated", "batch_size": BATCH, **fields}
     return CostSample(task=task, placement=placement, costs=DeviceCosts(phases_ms), **made)
 
