@@ -46,7 +46,7 @@ def measure_in_rounds(
         generator: draws the orders.
         are_compared: all get the same number of rounds, until those of all agree, since a further one can only lower a cost.
     """
-    for number in range(MOST_ROUNDS if samples else 0):
+    for number in range(MOST_ROUNDS):
         for k in torch.randperm(len(samples), generator=generator).tolist():
             if len(samples[k]) <= number and (are_compared or not _agree(samples[k])):
                 samples[k].append(measures[k](number))
