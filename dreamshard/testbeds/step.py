@@ -82,7 +82,6 @@ class RankOperators:
         self.dense: DenseOptimizer | None = None
         self._shards, self._device = shards, device
         self._samples = slice(sum(counts[:rank]), sum(counts[: rank + 1]))
-        self._pooled: list[Tensor] = []
         self._bags = shards.tables.poolings.round().long().clamp(min=1).tolist()  # a feature for each
         alike = defaultdict[tuple[str, Precision, float, int], list[int]](list)
         shares, precisions = shards.cached_share.float().nan_to_num(0.0).tolist(), task.precisions
@@ -98,21 +97,9 @@ class RankOperators:
         for operator in self.operators:  # one untimed step proves that memory suffices
             pooled = operator.run()
             pooled.backward(torch.zeros_like(pooled))
-        device.synchronize()
-
-    def forward(self) -> float:
-        """Milliseconds of all lookups, each with cold caches."""
-        timed = [self._device.cold(operator.run) for operator in self.operators]
-        self._pooled = [pooled for pooled, _ in timed]
-        return sum(spent_ms for _, spent_ms in timed)
-
-    def backward(self) -> float:
-        """Milliseconds of gradients and fused optimizers, each with cold caches, for constant gradients."""
         if self.dense is not None:
             self.dense.weights.grad = None  # dense gradients add up
-        return sum(
-            self._device.cold(partial(pooled.backward, torch.full_like(pooled, VALUE)))[1] for pooled in self._pooled
-        )
+        device.synchronize()
 
     def _built(
         self,
@@ -323,15 +310,16 @@ def measure_step(shards: Shards, device: Device, rank: int, teams: Teams | None 
     operators, collectives = built
     if not operators.operators:
         device.flush()
-    forward_ms = operators.forward()
+    looked_up = [device.cold(operator.run) for operator in operators.operators]
     forward_comm_ms = sum(_timed(there, everyone, device) for there, _ in collectives)
     backward_comm_ms = sum(_timed(back, everyone, device) for _, back in collectives)
-    backward_ms = operators.backward()
+    works = (partial(pooled.backward, torch.full_like(pooled, VALUE)) for pooled, _ in looked_up)
+    backward_ms = sum(device.cold(work)[1] for work in works)  # of constant gradients, and the fused optimizers
     if operators.dense is not None:
         reduce = partial(dist.all_reduce, operators.dense.gradient, group=everyone)
         backward_comm_ms += _timed(reduce, everyone, device)
         backward_ms += device.timed(operators.dense.step)[1]
-    return np.array([forward_ms, forward_comm_ms, backward_comm_ms, backward_ms])
+    return np.array([sum(spent_ms for _, spent_ms in looked_up), forward_comm_ms, backward_comm_ms, backward_ms])
 
 
 def measure_exchange(exchange: Exchange, device: Device, team: Group) -> Floats:

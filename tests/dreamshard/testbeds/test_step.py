@@ -87,8 +87,6 @@ def test_pooled_vectors_and_weights_are_those_without_sharding(kind, types, opti
     denses = []
     for d in range(RANKS):
         operators, local = RankOperators(shards, device, d), shards.on(d)
-        if operators.dense is not None:
-            operators.dense.weights.grad = None
         for operator in operators.operators:
             is_copy = bool(local.is_any("data_parallel")[operator.shards[0]])
             samples = slice([0, 3, 5, 7][d], [3, 5, 7, 9][d]) if is_copy else slice(None)
