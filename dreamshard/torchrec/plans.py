@@ -32,7 +32,7 @@ from torchrec.modules.embedding_modules import EmbeddingBagCollection, Embedding
 from torchrec.modules.hash_mc_modules import HashZchManagedCollisionModule
 
 from dreamshard.constraints import Constraints
-from dreamshard.files import MOST_COLUMNS, MOST_DEVICES, MOST_ROWS, InputError, reading, shown
+from dreamshard.files import MOST_DEVICES, InputError, reading, shown
 from dreamshard.plan import Plan, PlannedTable, read_plan
 from dreamshard.tables import (
     DIM_MULTIPLE,
@@ -70,15 +70,13 @@ def shards_of(
             share = min(max(option.cache_load_factor or DEFAULT_SHARE, 1e-9), 1.0)
         for shard in option.shards:
             shard.storage = storage(0, 0)
-        some = [shard for shard in option.shards if 0 not in shard.size]
-        held += some
-        fields.append((len(some), table, kind, share))
-    of_option = torch.tensor(fields, dtype=torch.float64).reshape(-1, 4)
-    table, kind, share = of_option.repeat_interleave(of_option[:, 0].long(), dim=0).T[1:]
-    device = torch.tensor([shard.rank or 0 for shard in held]).long()
-    corners = chain.from_iterable(chain(shard.offset, shard.size) for shard in held)
-    rows, columns = torch.from_numpy(np.fromiter(corners, np.int64)).view(-1, 2, 2).cumsum(1).unbind(2)
-    shards = Shards(task, table.long(), device, kind.long(), rows, columns, share, devices_per_host)
+            if 0 not in shard.size:
+                held.append(shard)
+                fields.append((table, kind, shard.rank or 0, *shard.offset, *shard.size, share))
+    of_shard = torch.from_numpy(np.array(fields, np.float64).reshape(-1, 8))
+    table, kind, device = of_shard[:, :3].long().T
+    rows, columns = of_shard[:, 3:7].long().view(-1, 2, 2).cumsum(1).unbind(2)
+    shards = Shards(task, table, device, kind, rows, columns, of_shard[:, 7], devices_per_host)
     for shard, hbm, ddr in zip(held, shards.device_bytes.tolist(), shards.host_bytes.tolist(), strict=True):
         shard.storage = storage(hbm, ddr)
     return held, shards
@@ -231,14 +229,11 @@ def reshard_delta(old: ShardingPlan, new: ShardingPlan) -> dict[str, tuple[float
     return delta
 
 
-_Corner = tuple[Annotated[int, Field(ge=0, le=MOST_ROWS)], Annotated[int, Field(ge=0, le=MOST_COLUMNS)]]
-
-
 class _Shard(BaseModel):
     model_config = ConfigDict(from_attributes=True)
 
-    shard_offsets: _Corner
-    shard_sizes: _Corner
+    shard_offsets: tuple[int, int]
+    shard_sizes: tuple[int, int]
     placement: Annotated[str, BeforeValidator(str)]
 
 
