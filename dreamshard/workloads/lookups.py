@@ -19,7 +19,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 
@@ -235,15 +234,14 @@ def open_tensors(path: Path, batch_size: int) -> RecordedFile:
                     f"{name} has indices {indices.dtype}{list(indices.shape)}, offsets {offsets.dtype}{list(offsets.shape)}, "
                     f"lengths {list(lengths.shape)}; {advice}"
                 )
-    starts = offsets[::num_samples].tolist()  # [T+1]
 
     def lookups(t: int, rows: int, samples: int) -> Lookups:
         bounds = offsets[t * num_samples : t * num_samples + samples + 1]
         return Lookups(indices[int(bounds[0]) : int(bounds[-1])], bounds - bounds[0])
 
     def least_rows() -> list[int]:
-        parts = (indices[first:end] for first, end in pairwise(starts))
-        return [1 + int(part.max()) if len(part) else 1 for part in parts]
+        by_table = indices.tensor_split(offsets[num_samples:-1:num_samples].tolist())
+        return [1 + int(rows.max()) if len(rows) else 1 for rows in by_table]
 
     return RecordedFile(num_tables, num_samples, lookups, least_rows)
 
@@ -253,24 +251,22 @@ def open_arrays(path: Path, batch_size: int) -> RecordedFile:
     advice = "give integers [B, T], or an .npz of X_cat or of an array per table"
     with reading(path, "holds no arrays of rows", advice):
         content = np.load(path, mmap_mode="r" if path.suffix == ".npy" else None, allow_pickle=False)
-        arrays = [content]
+        stored = [content]
         if path.suffix == ".npz":
-            arrays = [content[name] for name in (["X_cat"] if "X_cat" in content else sorted(content, key=int))]
-        if any(array.ndim != 2 or array.dtype.kind not in "iu" or not array.size for array in arrays):
-            raise InputError(f"{path} holds {', '.join(f'{a.dtype}{list(a.shape)}' for a in arrays[:5])}, {advice}")
-    per_table = len(arrays) > 1
+            stored = [content[name] for name in (["X_cat"] if "X_cat" in content else sorted(content, key=int))]
+        if any(array.ndim != 2 or array.dtype.kind not in "iu" or not array.size for array in stored):
+            raise InputError(f"{path} holds {', '.join(f'{a.dtype}{list(a.shape)}' for a in stored[:5])}, {advice}")
+    arrays = stored if len(stored) > 1 else np.split(stored[0], stored[0].shape[1], axis=1)  # [B, K] of each table
 
     def lookups(t: int, rows: int, samples: int) -> Lookups:
-        values = arrays[t][:samples] if per_table else arrays[0][:samples, t : t + 1]
-        indices = torch.from_numpy(np.array(values, dtype=np.int64).reshape(-1))
-        return Lookups(indices, torch.arange(samples + 1) * values.shape[1])
+        indices = np.array(arrays[t][:samples], dtype=np.int64)
+        return Lookups(torch.from_numpy(indices.reshape(-1)), torch.arange(samples + 1) * indices.shape[1])
 
     def least_rows() -> list[int]:
-        largest = [array.max() for array in arrays] if per_table else arrays[0].max(axis=0)
+        largest = [array.max() for array in stored] if len(stored) > 1 else stored[0].max(axis=0)
         return [1 + int(row) for row in largest]
 
-    num_tables = len(arrays) if per_table else arrays[0].shape[1]
-    return RecordedFile(num_tables, min(map(len, arrays)), lookups, least_rows)
+    return RecordedFile(len(arrays), min(map(len, arrays)), lookups, least_rows)
 
 
 def open_criteo(path: Path, batch_size: int) -> RecordedFile:
