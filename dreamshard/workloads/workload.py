@@ -115,8 +115,7 @@ class Workload:
         """16 hexadecimal digits for a table and its lookups; nothing is drawn or decoded for it."""
         table = self.listed[position]
         origin = self.tokens.get(table.name) or ["zipf", table.pooling_factor, self.config.seed]
-        several = [] if table.poolings == 1 else [table.poolings]
-        return json_digest([table.name, table.rows, table.dim, self.batch_size, origin, *several])
+        return json_digest([table.name, table.rows, table.dim, table.poolings, self.batch_size, origin])
 
     def lookups(self, position: int) -> Lookups:
         """The lookups of a table; a ValueError says that they cannot be read, or one is outside the table."""
