@@ -144,15 +144,9 @@ def _find(source: str) -> _Found:
         system, path = fsspec.core.url_to_fs(address)
         system.invalidate_cache()  # fsspec caches listings, but the source may have changed
         folder, _, name = (f"{address}/" if system.isdir(path) else address).rpartition("/")
-        if name:
-            entries = [system.info(file) for file in (path, _list_of(path)) if system.isfile(file)]
-        else:
-            entries = [entry for entry in system.ls(path, detail=True) if entry["type"] == "file"]
-    # the checksum of a file by its store, or otherwise all that the store says of it
-    tokens = {
-        entry["name"].rpartition("/")[2]: str(entry.get("ETag") or sorted((key, str(of)) for key, of in entry.items()))
-        for entry in sorted(entries, key=lambda entry: entry["name"])
-    }
+        files = [path, _list_of(path)] if name else system.ls(path, detail=False)
+        # the checksum of a file by its store, or otherwise of all that the store says of it
+        tokens = {file.rpartition("/")[2]: str(system.checksum(file)) for file in sorted(files) if system.isfile(file)}
     if not name:
         lists, data = [file for file in tokens if file in LISTS], [file for file in tokens if _data_file(file)]
         if len(lists) > 1:
@@ -216,10 +210,9 @@ def local_folder(folder: str, *names: str) -> Iterator[Path]:
         return
     with TemporaryDirectory() as copies:
         with _reaching(folder):
-            entries = [] if names else system.ls(path, detail=True)
-            listed = [entry["name"].rpartition("/")[2] for entry in entries if entry["type"] == "file"]
-            for name in names or filter(None, listed):
-                system.get_file(f"{path}/{name}", f"{copies}/{name}")
+            files = [f"{path}/{name}" for name in names] or filter(system.isfile, system.ls(path, detail=False))
+            for file in files:
+                system.get_file(file, f"{copies}/{file.rpartition('/')[2]}")
         try:
             yield Path(copies)
         except ValueError as error:
