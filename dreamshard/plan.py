@@ -141,28 +141,6 @@ def read_plan(path: str | Path) -> Plan:
     return parse_plan(text, str(path))
 
 
-def compare_costs(
-    measured: MeasuredOn | None, task: PlacementTask, hardware: str | None, called: str | None, *, knows_topology: bool
-) -> tuple[list[Difference], str]:
-    """Respects in which a task differs from the measurements behind its costs, and a sentence on that, with advice.
-
-    `knows_topology` is as in `MeasuredOn.differences`; without any difference the sentence is empty.
-    """
-    training = "train a version for it (`dreamshard run`)"
-    if measured is None:
-        doubt = f"it is unknown what this placer's costs were measured on: they may not hold for {called or hardware}"
-        return (["hardware"], f"{doubt}; {training}") if hardware else ([], "")
-    differs = measured.differences(task, hardware, knows_topology=knows_topology)
-    if "hardware" in differs:
-        return differs, (
-            f"the costs are of {measured}, not of {called or hardware}, so others may be slow there; leave --placer out, "
-            f"which picks costs of {called or hardware}, or {training}"
-        )
-    names = ", ".join(name.replace("num_", "number of ").replace("_", " ") for name in differs)
-    sentence = f"the costs are of {measured}, so the plan balances estimates for another {names}; {training}"
-    return differs, sentence if differs else ""
-
-
 @dataclass(frozen=True)
 class CurrentPlan:
     """A current plan, as a placer of the model that it was made for."""

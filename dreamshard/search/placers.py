@@ -20,7 +20,6 @@ from dreamshard.cost_model.cost_network import COMPUTE, CostNetwork, Normaliser
 from dreamshard.cost_model.structured import StructuredCostNetwork
 from dreamshard.costs import DeviceCosts, Difference, MeasuredOn
 from dreamshard.hardware.accelerator import AcceleratorSpec
-from dreamshard.plan import compare_costs
 from dreamshard.policy.mdp import Episode, PolicyNetwork, rollout
 from dreamshard.search.costs import CostModel, NetworkCosts, RooflineCosts
 from dreamshard.search.options import ShardingOptions
@@ -87,8 +86,25 @@ class SearchingPlacer(OrderedPlacer):
     def differences(
         self, task: PlacementTask, hardware: str | None, called: str | None = None
     ) -> tuple[list[Difference], str]:
-        """How these measurements differ from a task and its hardware, as `compare_costs` says."""
-        return compare_costs(self.measured_on(task), task, hardware, called, knows_topology=self.knows_topology(task))
+        """Respects in which a task differs from the measurements behind its costs, and a sentence on that, with advice.
+
+        `hardware` and `called` are as for `make_plan`; without any difference the sentence is empty.
+        """
+        measured, training = self.measured_on(task), "train a version for it (`dreamshard run`)"
+        if measured is None:
+            doubt = (
+                f"it is unknown what this placer's costs were measured on: they may not hold for {called or hardware}"
+            )
+            return (["hardware"], f"{doubt}; {training}") if hardware else ([], "")
+        differs = measured.differences(task, hardware, knows_topology=self.knows_topology(task))
+        if "hardware" in differs:
+            return differs, (
+                f"the costs are of {measured}, not of {called or hardware}, so others may be slow there; leave --placer out, "
+                f"which picks costs of {called or hardware}, or {training}"
+            )
+        names = ", ".join(name.replace("num_", "number of ").replace("_", " ") for name in differs)
+        sentence = f"the costs are of {measured}, so the plan balances estimates for another {names}; {training}"
+        return differs, sentence if differs else ""
 
     def moves(self, task: PlacementTask, budget_ms: float | None = None) -> int:
         """Changes that a search tries for each combination of sharding types; `budget_ms` overrides the placer's own."""
