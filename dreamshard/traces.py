@@ -122,21 +122,19 @@ def read_trace(path: Path) -> RankTrace:
         events = [event for event in trace["traceEvents"] if isinstance(event, Event)]
         names = [str(gpu.get("name")) for gpu in trace.get("deviceProperties") or () if gpu]
     job, is_on_gpu = trace.get("distributedInfo") or {}, any(event.kind == "gpu" for event in events)
-    steps = sorted((event for event in events if event.kind == "step"), key=lambda event: event.start)
+    steps, devices = _profiled(events)
     if not steps:
         raise InputError(f"{path} has no ProfilerStep; call the profiler's `step()` after each training step")
     if job.get("backend") == "nccl" and not is_on_gpu:
         raise InputError(f"{path} has no kernels of its GPU; profile with ProfilerActivity.CUDA too")
-    profiled, devices = _profiled(events, steps)
     if len(devices) > 1:
         raise InputError(f"{path} has lookups of GPUs {shown(sorted(devices))}; profile a job of one process per GPU")
-    forward, backward = (any(step.compute_ms[PHASES.index(phase)] for step in profiled) for phase in _COMPUTE)
-    if forward != backward or not (forward or any(step.collectives for step in profiled)):
+    forward, backward = (any(step.compute_ms[PHASES.index(phase)] for step in steps.values()) for phase in _COMPUTE)
+    if forward != backward or not (forward or any(step.collectives for step in steps.values())):
         has = "lookups but no backward pass" if forward else "no fused lookups of FBGEMM, no exchange of their vectors"
         raise InputError(f"{path} has {has}; profile training steps of a model that TorchRec sharded")
     hardware = names[0] if is_on_gpu and names else ""
-    named = {event.name: step for event, step in zip(steps, profiled, strict=True)}
-    return RankTrace(path, job.get("rank"), job.get("world_size"), hardware, named)
+    return RankTrace(path, job.get("rank"), job.get("world_size"), hardware, steps)
 
 
 def _parsed(text: str) -> Any:
@@ -163,8 +161,8 @@ def _kept(fields: dict[str, Any]) -> Any:
     return Event(kind, name, thread, start, end, arguments.get("correlation"), arguments.get("device"))
 
 
-def _profiled(events: Iterable[Event], steps: Sequence[Event]) -> tuple[list[ProfiledStep], set[Any]]:
-    """The events of each step, by when they were launched, and the GPUs that looked up."""
+def _profiled(events: Iterable[Event]) -> tuple[dict[str, ProfiledStep], set[Any]]:
+    """The events of each step by its name, by when they were launched, and the GPUs that looked up."""
     by_kind = defaultdict[str, list[Event]](list)
     regions = defaultdict[Any, list[Event]](list)  # operators and annotations, the outermost ones of each thread
     for event in sorted(events, key=lambda event: (event.start, -event.end)):
@@ -172,7 +170,7 @@ def _profiled(events: Iterable[Event], steps: Sequence[Event]) -> tuple[list[Pro
         outer = regions[event.thread]
         if event.kind in PHASES and (not outer or event.start >= outer[-1].end):
             outer.append(event)
-    profiled, devices = [ProfiledStep([0.0] * len(PHASES), []) for _ in steps], set()
+    profiled, devices = {step.name: ProfiledStep([0.0] * len(PHASES), []) for step in by_kind["step"]}, set()
     launched = {event.correlation: event for event in by_kind["launch"] if event.correlation is not None}
     pairs = [(event, launched.get(event.correlation, event)) for event in by_kind["gpu"]]
     if not pairs:
@@ -180,22 +178,22 @@ def _profiled(events: Iterable[Event], steps: Sequence[Event]) -> tuple[list[Pro
         pairs += [(event, event) for in_region in regions.values() for event in in_region if event.kind in _COMPUTE]
     for event, launch in sorted(pairs, key=lambda pair: pair[1].start):
         match = _KINDS.search(event.name)
-        name = _phase_at(regions[launch.thread], launch.start) or (match and match.lastgroup)
-        number = bisect_right(steps, launch.start, key=lambda step: step.start) - 1
-        if name not in PHASES or number < 0 or launch.start > steps[number].end:
+        step, region = (_at(some, launch.start) for some in (by_kind["step"], regions[launch.thread]))
+        name = region.kind if region else match and match.lastgroup
+        if name not in PHASES or step is None:
             continue
         if name in _COMPUTE:
-            profiled[number].compute_ms[PHASES.index(name)] += (event.end - event.start) / 1e3
+            profiled[step.name].compute_ms[PHASES.index(name)] += (event.end - event.start) / 1e3
             devices |= {event.device} - {None}
         elif event.kind == "ran" or "nccl" in event.name.lower():
-            profiled[number].collectives.append(event._replace(kind=name))
+            profiled[step.name].collectives.append(event._replace(kind=name))
     return profiled, devices
 
 
-def _phase_at(regions: list[Event], time: float) -> str | None:
-    """The phase of the region of a thread at this time; None for none."""
-    number = bisect_right(regions, time, key=lambda event: event.start) - 1
-    return regions[number].kind if number >= 0 and time <= regions[number].end else None
+def _at(events: list[Event], time: float) -> Event | None:
+    """The event at this time, of some that follow one another; None for none."""
+    number = bisect_right(events, time, key=lambda event: event.start) - 1
+    return events[number] if number >= 0 and time <= events[number].end else None
 
 
 def _paired(started: list[Event], ran: list[Event]) -> list[tuple[Event, Event]]:
