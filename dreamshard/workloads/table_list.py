@@ -47,6 +47,7 @@ _OTHER_NAMES = {
 }
 """TorchRec's names for columns, and the names in the `table_configs.json` of the papers' authors."""
 _TEXTS = dict.fromkeys(("name", "index", "features", "feature_names"), pa.string())  # of CSV, even if they are numbers
+_STATISTICS = ("bins", "lookups", "pooling_factor", "unique_rows")
 _SAME_POOLING = 0.01  # relative: the pooling factor of an ingested table is counted in generated lookups
 
 
@@ -135,8 +136,7 @@ def _with_ingested(listed: Sequence[ModelTable], ingested: Tables | None) -> lis
 
 def lacking(listed: Sequence[ModelTable]) -> tuple[str, ...]:
     """Columns of statistics that some of the tables lack."""
-    statistics = "bins", "lookups", "pooling_factor", "unique_rows"
-    return tuple(name for name in statistics if any(getattr(table, name) is None for table in listed))
+    return tuple(name for name in _STATISTICS if any(getattr(table, name) is None for table in listed))
 
 
 def _filled(table: ModelTable, batch: int, defaults: Tables | None) -> dict[str, Any]:
@@ -202,9 +202,7 @@ class ModelTables:
     @property
     def listed(self) -> list[ModelTable]:
         """Each table as a list would have it: by its name in `tables`, with the statistics of its lookups."""
-        known = {
-            name: getattr(self.tables, name).tolist() for name in ("pooling_factor", "lookups", "unique_rows", "bins")
-        }
+        known = {name: getattr(self.tables, name).tolist() for name in _STATISTICS}
         return [
             replace(table, name=name, **{column: values[t] for column, values in known.items()})
             for t, (name, table) in enumerate(self.by_name.items())
