@@ -64,54 +64,36 @@ Seconds = Annotated[float, _in_units(_SECONDS), _POSITIVE]
 Hertz = Annotated[float, _in_units({"MHz": Decimal(10**6), "GHz": Decimal(10**9)}), _POSITIVE]
 
 
-_NAMES = {
-    "memory_bytes": "memory",
-    "memory_bytes_per_s": "memory_bandwidth",
-    "l2_bytes": "cache",
-    "l2_bytes_per_s": "cache_bandwidth",
-    "num_sms": "multiprocessors",
-    "warps_per_sm": "warps_per_multiprocessor",
-    "clock_hz": "clock",
-    "launch_s": "launch_latency",
-    "devices_per_node": "devices_per_host",
-    "link_bytes_per_s": "link_bandwidth",
-    "link_latency_s": "link_latency",
-    "network_bytes_per_s": "network_bandwidth",
-    "network_latency_s": "network_latency",
-    "host_bytes_per_s": "host_bandwidth",
-    "host_memory_bytes": "host_memory",
-    "host_s": "host_wait",
-    "shared_bytes_per_s": "shared_bandwidth",
-    "link_curve": "link",
-}
-"""In files."""
+def _name_in_files(field: str) -> str:
+    """Without the unit, which a quantity in a file has."""
+    return re.sub("_(bytes|s|hz)$", "", field.replace("_bytes_per_s", "_bandwidth"))
 
 
 @dataclass(
     frozen=True,
     kw_only=True,
-    config=ConfigDict(extra="forbid", validate_by_name=True, alias_generator=lambda field: _NAMES.get(field, field)),
+    config=ConfigDict(extra="forbid", validate_by_name=True, alias_generator=_name_in_files),
 )
 class AcceleratorSpec:
     """One kind of accelerator in its usual node.
 
     Attributes:
         memory_bytes_per_s: peak bandwidth of the device memory.
-        l2_bytes: last-level cache, shared by the whole device.
-        l2_bytes_per_s: read bandwidth of that cache, measured by microbenchmarks if there are any.
-        num_sms: streaming multiprocessors, each with `warps_per_sm` resident warps and the boost clock `clock_hz`.
-        launch_s: from the end of one kernel to the first instruction of the next.
-        host_s: that kernels wait for the host in the two calls of a step, besides launches; None for a host that runs ahead.
+        cache_bytes: last-level cache, shared by the whole device.
+        cache_bytes_per_s: read bandwidth of that cache, measured by microbenchmarks if there are any.
+        multiprocessors: each with `warps_per_multiprocessor` resident warps and the boost clock `clock_hz`.
+        launch_latency_s: from the end of one kernel to the first instruction of the next.
+        host_wait_s: of kernels for the host in the two calls of a step, besides launches; None for a host that runs ahead.
         link_bytes_per_s: to the other devices of the node, one direction.
         link_latency_s: of one all-to-all within a node.
-        devices_per_node: that reach each other by that link.
+        devices_per_host: that reach each other by that link.
         network_bytes_per_s: each device's share of the node's network, one direction.
         network_latency_s: of one all-to-all across nodes.
-        link_curve: one of `LINKS`. A GPU's name: as measured on it, and a link of another bandwidth takes as long for
+        link: one of `LINKS`. A GPU's name: as measured on it, and a link of another bandwidth takes as long for
             proportionally more bytes. A kind of link: `link_latency_s`, and the share of the bandwidth that measured links
             of this kind reach. None: latency, and the whole bandwidth.
         shared_bytes_per_s: of the path through a host's memory that all bytes between its devices take, together; None for
-            links from device to device, or if `link_curve` names a GPU.
+            links from device to device, or if `link` names a GPU.
         host_memory_bytes: of a node, for tables in host memory; None if unknown.
         host_bytes_per_s: to the host's memory, one direction; None if unknown: tables in host memory have no cost.
     """
@@ -119,31 +101,31 @@ class AcceleratorSpec:
     name: str
     memory_bytes: Bytes
     memory_bytes_per_s: BytesPerSecond
-    l2_bytes: Bytes
-    l2_bytes_per_s: BytesPerSecond
-    num_sms: Count
-    warps_per_sm: Count
+    cache_bytes: Bytes
+    cache_bytes_per_s: BytesPerSecond
+    multiprocessors: Count
+    warps_per_multiprocessor: Count
     clock_hz: Hertz
-    launch_s: Seconds
-    devices_per_node: Count
+    launch_latency_s: Seconds
+    devices_per_host: Count
     link_bytes_per_s: BytesPerSecond
     link_latency_s: Seconds
     network_bytes_per_s: BytesPerSecond
     network_latency_s: Seconds
     host_bytes_per_s: BytesPerSecond | None = None
     host_memory_bytes: Bytes | None = None
-    host_s: Seconds | None = None
+    host_wait_s: Seconds | None = None
     shared_bytes_per_s: BytesPerSecond | None = None
-    link_curve: Annotated[str, Field(pattern=f"^({'|'.join(LINKS)})$")] | None = None
+    link: Annotated[str, Field(pattern=f"^({'|'.join(LINKS)})$")] | None = None
 
 
 def read_hardware(path: Path) -> AcceleratorSpec:
     """Read a hardware file; a ValueError says that the file is missing, or a key, unit or figure in it is wrong."""
     with reading(path, "is not a hardware file", "see docs/hardware.md"):
         spec = _parsed(path)
-        if "link_latency" in yaml.safe_load(path.read_bytes()) and spec.link_curve in PRESETS:
+        if "link_latency" in yaml.safe_load(path.read_bytes()) and spec.link in PRESETS:
             raise InputError(
-                f"{path}: link_latency is ignored, as links are as measured on {spec.link_curve}; leave it out, or add "
+                f"{path}: link_latency is ignored, as links are as measured on {spec.link}; leave it out, or add "
                 "`link: nvlink` or `link: pcie`"
             )
     figures = {name: value for name, value in asdict(spec).items() if name != "name"}

@@ -94,7 +94,7 @@ def collective_s(
     if num_devices > near:
         network_s = num_bytes * leaving / (NETWORK_SHARE * spec.network_bytes_per_s) + spec.network_latency_s
         seconds = torch.maximum(seconds, network_s + peers * PEER_S)
-    if spec.shared_bytes_per_s and spec.link_curve not in PRESETS:
+    if spec.shared_bytes_per_s and spec.link not in PRESETS:
         shared_bytes = (num_bytes if mean_bytes is None else mean_bytes) * within * sent_share(near, operation)
         seconds = seconds + near * shared_bytes / spec.shared_bytes_per_s
     return seconds * (num_bytes > 0)
@@ -106,11 +106,11 @@ def within_node_s(
     """Seconds of one collective among `near` devices of a node; bytes as `CollectiveTimes` counts them."""
     if near == 1:
         return torch.zeros_like(num_bytes)
-    if spec.link_curve in PRESETS:
-        faster = spec.link_bytes_per_s / PRESETS[spec.link_curve].link_bytes_per_s
-        return curve_s(link_curve(spec.link_curve, near, operation), num_bytes / faster)
-    by_itself = not spec.link_curve or spec.shared_bytes_per_s  # measured shares include what devices share
-    share = 1.0 if by_itself else _datasheet_share(str(spec.link_curve), near, operation)
+    if spec.link in PRESETS:
+        faster = spec.link_bytes_per_s / PRESETS[spec.link].link_bytes_per_s
+        return curve_s(link_curve(spec.link, near, operation), num_bytes / faster)
+    by_itself = not spec.link or spec.shared_bytes_per_s  # measured shares include what devices share
+    share = 1.0 if by_itself else _datasheet_share(str(spec.link), near, operation)
     return num_bytes * sent_share(near, operation) / (share * spec.link_bytes_per_s) + spec.link_latency_s
 
 

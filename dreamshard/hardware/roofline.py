@@ -125,15 +125,15 @@ def figures_of(spec: AcceleratorSpec, batch_size: int) -> Floats:
     return np.array(
         [
             spec.memory_bytes_per_s,
-            spec.l2_bytes,
-            spec.l2_bytes_per_s,
-            spec.num_sms * spec.clock_hz,
-            spec.num_sms * spec.warps_per_sm,
-            spec.launch_s,
+            spec.cache_bytes,
+            spec.cache_bytes_per_s,
+            spec.multiprocessors * spec.clock_hz,
+            spec.multiprocessors * spec.warps_per_multiprocessor,
+            spec.launch_latency_s,
             HOST_LINK_SHARE * spec.host_bytes_per_s if spec.host_bytes_per_s else math.inf,
             batch_size,
-            spec.num_sms * spec.warps_per_sm * spec.clock_hz,
-            spec.host_s or 0.0,
+            spec.multiprocessors * spec.warps_per_multiprocessor * spec.clock_hz,
+            spec.host_wait_s or 0.0,
         ],
         np.float64,
     )
@@ -278,7 +278,7 @@ def require_host_link(spec: AcceleratorSpec, shards: Shards) -> None:
 def exchanges_s(shards: Shards, batch_size: int, spec: AcceleratorSpec) -> Float[Tensor, " 2"]:
     """Seconds of all collectives, forward and backward; a ValueError says that rows are spread over more than a host."""
     num_devices, carried = shards.num_devices, shards.carried.double()
-    per_host = min(shards.task.devices_per_host or spec.devices_per_node, num_devices)
+    per_host = min(shards.task.devices_per_host or spec.devices_per_host, num_devices)
     shards.require_hosts_of(per_host)
     most, mean_dims = carried.amax(dim=0), carried[:, 0].mean()
     return collectives_s(most, batch_size, num_devices, spec, per_host, shards.devices_per_host, mean_dims)

@@ -123,7 +123,7 @@ class TorchRecPlanner:
         return TopologyFactory.create_topology(hosts, hardware, kernels)
 
     def _per_host(self, task: PlacementTask) -> int:
-        of_spec = self.spec.devices_per_node if self.spec else task.num_devices
+        of_spec = self.spec.devices_per_host if self.spec else task.num_devices
         return min(task.num_devices, task.devices_per_host or of_spec)
 
 

@@ -276,7 +276,7 @@ class RooflineCosts(CostModel):
     @classmethod
     def of(cls, task: PlacementTask, spec: AcceleratorSpec) -> "RooflineCosts":
         """Costs of a task's shards on this hardware."""
-        per_host = min(task.devices_per_host or spec.devices_per_node, task.num_devices)
+        per_host = min(task.devices_per_host or spec.devices_per_host, task.num_devices)
         return cls(task, spec, task.batch_size or DEFAULT_BATCH, per_host)
 
     @property

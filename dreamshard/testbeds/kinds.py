@@ -56,7 +56,7 @@ class SimulatedTestbed(Testbed):
     def measure_exchange(self, exchange: Exchange) -> ExchangeSample:
         """See `Testbed`: the model's time with noise, drawn from the seed and the exchange."""
         sent, per_host, count = exchange.sent_bytes.double(), exchange.devices_per_host, exchange.num_devices
-        hosts_of = per_host or self.spec.devices_per_node
+        hosts_of = per_host or self.spec.devices_per_host
         exact = 1e3 * collective_s(sent.max(), count, self.spec, hosts_of, mean_bytes=sent.mean())
         words = [self.setup.seed, self.spec.name, exchange.sent_bytes.tolist(), per_host]
         noisy = self._with_noise(exact.expand(count, 2), words)  # [D, 2]
@@ -64,7 +64,7 @@ class SimulatedTestbed(Testbed):
             exchange=exchange,
             forward_ms=noisy[:, 0],
             backward_ms=noisy[:, 1],
-            host_devices=self.spec.devices_per_node,
+            host_devices=self.spec.devices_per_host,
             **self._origin,
         )
 

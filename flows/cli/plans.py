@@ -145,7 +145,7 @@ def explain(
         terminal.note(f"{chosen.name} predicts no step cost; {chosen.predicted_by} predicts the costs below")
     if chosen.caveat:
         terminal.warn(chosen.caveat)
-    per_host = task.devices_per_host or (spec.devices_per_node if spec else None)
+    per_host = task.devices_per_host or (spec.devices_per_host if spec else None)
     explanation = explained(task, checked.plan.placement(task.tables).on_hosts_of(per_host), chosen.predictor)
     if as_json:
         terminal.print_json(asdict(explanation))
@@ -215,7 +215,7 @@ class Cluster:
 
     def sync_ms(self, num_bytes: int) -> float:
         """Milliseconds in which replicas of so many bytes of a device average their weights and states."""
-        replicas, near = self.num_devices // self.group, max(1, self.spec.devices_per_node // self.group)
+        replicas, near = self.num_devices // self.group, max(1, self.spec.devices_per_host // self.group)
         if replicas == 1:
             return 0.0
         return 1e3 * float(collective_s(torch.tensor(float(num_bytes)), replicas, self.spec, near, "all_reduce"))
@@ -278,7 +278,7 @@ def _figures(
         "name": spec.name,
         "num_devices": cluster.num_devices,
         "group": group,
-        "num_hosts": -(-cluster.num_devices // spec.devices_per_node),
+        "num_hosts": -(-cluster.num_devices // spec.devices_per_host),
         "memory_bytes": checked.task.memory_bytes,
         **dict.fromkeys((*_COSTS, "balance", "largest_memory_bytes", "shards", "infeasible")),
     }

@@ -188,4 +188,4 @@ def _serves(store: Store, version: Version, origin: MeasuredOn, spec: Accelerato
 
 
 def _hosts(of: MeasuredOn | PlacementTask, spec: AcceleratorSpec) -> int:
-    return -(-of.num_devices // (of.devices_per_host or spec.devices_per_node))
+    return -(-of.num_devices // (of.devices_per_host or spec.devices_per_host))

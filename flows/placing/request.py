@@ -167,7 +167,7 @@ def place(store: Store, request: CheckedRequest, note: Note) -> Placed:
     chosen = choose(store, options.placer, task, spec, options.hardware or "", model=request.model, note=note)
     if chosen.why:
         note(chosen.why)
-    per_host = task.devices_per_host or (spec.devices_per_node if spec else None)
+    per_host = task.devices_per_host or (spec.devices_per_host if spec else None)
     placement = legal_placement(task, chosen.placer, options.budget_ms).on_hosts_of(per_host)
     _check_host_memory(task, placement, spec, note)
     oracle, weighed = chosen.predictor, None

@@ -179,7 +179,7 @@ def predicted_s(given: Mapping[str, str], spec: AcceleratorSpec) -> float:
         sums[roofline.UPDATE_BYTES] *= ADAM_ROWS
     # A benchmark repeats one call, so the cache still holds a share of its rows.
     moved = math.inf if "cold caches" in notes else float(sums[roofline.STREAM_BYTES] + sums[roofline.FIRST_BYTES])
-    sums[roofline.FIRST_BYTES] *= 1 - min(1.0, spec.l2_bytes / moved)
+    sums[roofline.FIRST_BYTES] *= 1 - min(1.0, spec.cache_bytes / moved)
     if "atomic" in notes:  # before FBGEMM sorted, every lookup read its row and added to it
         update_s = 2 * float(sums[roofline.READ_BYTES]) / (roofline.UPDATE_SHARE * spec.memory_bytes_per_s)
         return update_s + float(sums[roofline.GRAD_BYTES]) / (roofline.BANDWIDTH_SHARE * spec.memory_bytes_per_s)

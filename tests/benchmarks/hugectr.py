@@ -83,7 +83,7 @@ class HugeCtrPlanner(OrderedPlacer):
     def place_ordered(self, task: PlacementTask, budget_ms: float | None) -> Placement:
         """Packs tables if no plan fits; raises NoPlacementError if packing finds no room."""
         tables, types, num_devices = task.tables, task.constraints.usual_types, task.num_devices
-        per_host = min(task.devices_per_host or self.spec.devices_per_node, num_devices)
+        per_host = min(task.devices_per_host or self.spec.devices_per_host, num_devices)
         on_hosts = "table_row_wise" in types and num_devices > per_host and num_devices % per_host == 0
         group, rate = (per_host, self.spec.network_bytes_per_s) if on_hosts else (1, self.spec.link_bytes_per_s)
         dim, table_bytes = tables.dim.numpy(), task.table_bytes.numpy()

@@ -116,7 +116,7 @@ def links(num_devices: int) -> Floats:
     """The first argument of `Law.comm_ms`: the simulated all-to-all by its largest sender, and its part by the mean one."""
     sent_bytes = torch.from_numpy(CURVE_VALUES) * (VECTOR_BYTES * BATCH)
     of_largest, of_both = (
-        2e3 * collective_s(sent_bytes, num_devices, RTX2080TI, RTX2080TI.devices_per_node, mean_bytes=mean).numpy()
+        2e3 * collective_s(sent_bytes, num_devices, RTX2080TI, RTX2080TI.devices_per_host, mean_bytes=mean).numpy()
         for mean in (torch.zeros_like(sent_bytes), sent_bytes)
     )
     return np.stack([of_largest, of_both - of_largest])

@@ -30,7 +30,7 @@ def read(tmp_path):
 
 def test_a_preset_has_its_name_and_says_how_its_link_is_modelled():
     assert hardware("h100") is hardware("H100") is H100
-    assert all(spec.link_curve for spec in PRESETS.values())
+    assert all(spec.link for spec in PRESETS.values())
     with pytest.raises(ValueError):
         hardware("tpu")
     with pytest.raises(ValueError):
@@ -48,7 +48,7 @@ def test_a_file_overrides_a_preset_and_names_other_hardware(read):
     text = "base: h100\nmemory: 94 GB\ndevices_per_host: 4\nnetwork_bandwidth: 200 Gbit/s\n"
     spec = read(text)
     assert spec.name.startswith("my_cluster-")
-    assert spec == replace(H100, memory_bytes=94 * 10**9, devices_per_node=4, network_bytes_per_s=25e9, name=spec.name)
+    assert spec == replace(H100, memory_bytes=94 * 10**9, devices_per_host=4, network_bytes_per_s=25e9, name=spec.name)
     others = [read(text.replace("94", "96")), read(text + "host_bandwidth: 32 GB/s\n")]
     assert others[1].host_bytes_per_s == 32e9
     assert len({gpu.name for gpu in (spec, *others)}) == 3
@@ -57,8 +57,8 @@ def test_a_file_overrides_a_preset_and_names_other_hardware(read):
 def test_a_file_may_give_every_figure_except_the_host_link(read):
     figures = yaml.safe_load(Path("dreamshard/hardware/presets/h100.yaml").read_text()) | {"link": "nvlink"}
     spec = read(json.dumps(figures | {"name": "mine"}), "any.json")
-    assert spec == replace(H100, name=spec.name, link_curve="nvlink")
-    assert (spec.name[:5], spec.memory_bytes_per_s, spec.l2_bytes) == ("mine-", 3.35e12, 50 * 2**20)
+    assert spec == replace(H100, name=spec.name, link="nvlink")
+    assert (spec.name[:5], spec.memory_bytes_per_s, spec.cache_bytes) == ("mine-", 3.35e12, 50 * 2**20)
     del figures["host_bandwidth"]
     assert read(json.dumps(figures), "any.json").host_bytes_per_s is None
 
@@ -96,13 +96,13 @@ def test_ones_own_hardware_can_be_simulated(tmp_path, read):
 
 
 A100, H100, L40S, RTX2080TI, V100 = (PRESETS[name] for name in ("a100", "h100", "l40s", "rtx2080ti", "v100"))
-PLAIN = replace(A100, link_curve=None)
+PLAIN = replace(A100, link=None)
 BATCH = 4096
 TIMES_US = [2, 8], [1024, 2**20], [[10.0, 100.0], [20.0, 400.0]]
 
 
 def seconds(sent_bytes: float, num_devices: int, spec, devices_per_host: int | None = None) -> float:
-    return ring(sent_bytes, num_devices, spec, devices_per_host or spec.devices_per_node, "all_to_all")
+    return ring(sent_bytes, num_devices, spec, devices_per_host or spec.devices_per_host, "all_to_all")
 
 
 def ring(num_bytes: float, num_devices: int, spec, per_host: int, operation: str) -> float:
@@ -123,7 +123,7 @@ def test_measured_links_take_what_was_measured_at_most_bytes():
 @pytest.mark.parametrize("num_devices", [2, 3, 8, 12, 72, 1024])
 def test_more_bytes_of_the_largest_sender_never_take_less(spec, num_devices):
     sizes = torch.logspace(0, 10, 200, dtype=torch.float64)  # [B]
-    seconds_taken = collective_s(sizes, num_devices, spec, spec.devices_per_node)
+    seconds_taken = collective_s(sizes, num_devices, spec, spec.devices_per_host)
     assert (seconds_taken.diff() >= 0).all()
     assert seconds_taken[-1] > 10 * seconds_taken[0]
 
@@ -151,8 +151,8 @@ def test_bytes_through_host_memory_wait_for_those_of_all_devices():
 
 
 def test_devices_of_two_nodes_exchange_over_the_slower_network():
-    assert seconds(1e6, 16, A100) > 2 * seconds(1e6, 16, replace(A100, devices_per_node=16))
-    assert seconds(1e6, 8, A100, devices_per_host=4) == seconds(1e6, 8, replace(A100, devices_per_node=4))
+    assert seconds(1e6, 16, A100) > 2 * seconds(1e6, 16, replace(A100, devices_per_host=16))
+    assert seconds(1e6, 8, A100, devices_per_host=4) == seconds(1e6, 8, replace(A100, devices_per_host=4))
     far_s = 1e9 * 56 / 64 / (NETWORK_SHARE * A100.network_bytes_per_s) + A100.network_latency_s + 56 * PEER_S
     assert seconds(1e9, 64, A100) == pytest.approx(far_s)
     four_adapters = replace(A100, network_bytes_per_s=4 * 25e9 / 8)  # 200 Gb/s each, as in nccl issue 1138

@@ -155,7 +155,7 @@ def test_a_wide_table_idles_lanes_of_the_narrow_ones_beside_it():
 
 def test_reuse_is_cheaper_where_the_hot_rows_fit_the_cache():
     tables = of_dims([64] * 2, rows=10**6, pooling=50.0)
-    large = replace(RTX2080TI, l2_bytes=10 * RTX2080TI.l2_bytes)
+    large = replace(RTX2080TI, cache_bytes=10 * RTX2080TI.cache_bytes)
     assert costs(tables, spec=large).phases_ms[..., 0] < costs(tables, spec=RTX2080TI).phases_ms[..., 0]
 
 
@@ -189,7 +189,7 @@ def test_a_tiny_table_is_updated_as_fast_as_lookups_are_sorted():
 
 
 def test_a_batch_of_a_tenth_of_the_warps_gets_a_part_of_a_device():
-    small = V100.num_sms * V100.warps_per_sm // 10
+    small = V100.multiprocessors * V100.warps_per_multiprocessor // 10
     few, many = (
         forward_kernel_s(figures_of(V100, batch), whole_loads(table(10**6, 8.0, batch_size=batch), batch))
         for batch in (small, 20 * small)

@@ -16,7 +16,7 @@ from tests.helpers.trained import learnt
 PLENTY = 2**40
 # A vector costs as much as one lookup, between devices and between hosts
 SPEC = replace(
-    PRESETS["a100"], memory_bytes_per_s=4e9, link_bytes_per_s=1e9, network_bytes_per_s=1e9, devices_per_node=2
+    PRESETS["a100"], memory_bytes_per_s=4e9, link_bytes_per_s=1e9, network_bytes_per_s=1e9, devices_per_host=2
 )
 
 

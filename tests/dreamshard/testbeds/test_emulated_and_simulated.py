@@ -18,7 +18,7 @@ from tests.helpers.tables import roomy_task, tables_of_dims
 from tests.helpers.testbeds import any_sharding_task, of_every_type, on_two, simulated
 
 H100 = PRESETS["h100"]
-PLAIN = replace(PRESETS["v100"], link_curve=None)  # its link is a latency and a bandwidth
+PLAIN = replace(PRESETS["v100"], link=None)  # its link is a latency and a bandwidth
 
 
 def bed_of(device_type="cpu", target=PLAIN, **changes) -> EmulatedTestbed:
@@ -37,7 +37,7 @@ def test_one_device_measures_all_with_the_targets_links():
     alone = bed.measure_exchange(Exchange(sent_bytes=torch.tensor([128, 16]) * 4 * BATCH))
     for comm_ms in (*sample.costs.phases_ms[:, 1:3].T, alone.forward_ms, alone.backward_ms):
         assert comm_ms.tolist() == pytest.approx([expected_ms] * 2, rel=1e-5)
-    assert (alone.host_devices, alone.hardware) == (PLAIN.devices_per_node, bed.hardware)
+    assert (alone.host_devices, alone.hardware) == (PLAIN.devices_per_host, bed.hardware)
 
 
 def test_shards_without_room_are_a_sample_with_its_bytes(monkeypatch):
@@ -119,7 +119,7 @@ def test_an_exchange_costs_the_same_as_in_a_placement():
     alone = bed.measure_exchange(exchange(4 * 4096 * sum(DIMS[:3]), 4 * 4096 * sum(DIMS[3:])))
     torch.testing.assert_close(alone.forward_ms, costs.phases_ms[..., 1])
     torch.testing.assert_close(alone.backward_ms, costs.phases_ms[..., 2])
-    assert (alone.hardware, alone.clock, alone.host_devices) == ("simulated v100", "model", V100.devices_per_node)
+    assert (alone.hardware, alone.clock, alone.host_devices) == ("simulated v100", "model", V100.devices_per_host)
 
 
 @pytest.mark.parametrize("sharding_type", SHARDING_TYPES)
