@@ -127,7 +127,10 @@ def write_lookups(path: str | Path, lookups: Lookups) -> None:
 
 
 def read_lookups(path: str | Path) -> Lookups:
-    """Read a file of `write_lookups` without a copy, not to be written to; a ValueError says what is wrong with it."""
+    """Read a file of `write_lookups` without a copy, not to be written to; a ValueError says what is wrong with it.
+
+    Rows are checked where they are used, by `check_indices`.
+    """
     if not Path(path).is_file():
         raise ValueError(f"there is no lookups file {path}; ingest the workload again to make it")
     with reading(path, "cannot be read as lookups", "write it again"):
@@ -139,17 +142,15 @@ def read_lookups(path: str | Path) -> Lookups:
         array.validate()
         if array.null_count or array.values.null_count:
             raise InputError(f"{path} has missing values where lookups should be; ingest the table again")
-        lookups = Lookups(torch.utils.dlpack.from_dlpack(array.values), torch.utils.dlpack.from_dlpack(array.offsets))
-    check_indices(lookups.indices, None, str(path))
-    return lookups
+        return Lookups(torch.utils.dlpack.from_dlpack(array.values), torch.utils.dlpack.from_dlpack(array.offsets))
 
 
-def check_indices(indices: Int[Tensor, " N"], rows: int | None, name: str) -> None:
+def check_indices(indices: Int[Tensor, " N"], rows: int, name: str) -> None:
     """Raise a ValueError if an index names no row of the table."""
     low, high = map(int, indices.aminmax()) if len(indices) else (0, 0)
     if low < 0:
         raise ValueError(f"{name} has a negative index ({low}); give 0 or more, or remap ids")
-    if rows is not None and high >= rows:
+    if high >= rows:
         raise ValueError(f"{name} has index {high} outside its {rows} rows; give its hash size, or remap ids")
 
 
