@@ -271,9 +271,14 @@ def model_tables(
         raise ValueError(
             f"a pooling factor is given for {unknown[0]!r}, no table or feature{did_you_mean(unknown[0], known)}; correct it"
         )
+    names = Counter(detail.name for detail in details)
     listed = [
-        replace(detail, name=name, pooling_factor=_pooling_factor(detail, given))
-        for name, detail in zip(_unique_names(details), details, strict=True)
+        replace(
+            detail,
+            name=detail.path if names[detail.name] > 1 else detail.name,
+            pooling_factor=_pooling_factor(detail, given),
+        )
+        for detail in details
     ]
     complete = _with_ingested(listed, defaults)
     assumed = [table.name for table in complete if table.pooling_factor is None and table.lookups is None]
@@ -298,10 +303,10 @@ def _pooling_factor(detail: ModelTable, given: Mapping[str, float]) -> float | N
 
 def _notes(model: ModelTables) -> list[str]:
     """Parts of a model that planning leaves out."""
-    names, of = Counter(detail.name for detail in model.details), model.by_name.items()
+    of = model.by_name.items()
     concerned = {
         "several modules have tables called {}; they are planned as module.table": sorted(
-            name for name, count in names.items() if count > 1
+            {d.name for n, d in of if d.name != n}
         ),
         "the dims of {} are not multiples of 4 and are planned as the next multiple; fbgemm's fused operators refuse them: "
         "widen the tables in the model, or keep them data-parallel": [n for n, d in of if d.dim != padded_dim(d.dim)],
@@ -316,14 +321,3 @@ def _notes(model: ModelTables) -> list[str]:
             f"tables have different optimizers ({several}); all are planned with {model.optimizer}, which has the most state"
         )
     return notes
-
-
-def _unique_names(details: Sequence[ModelTable]) -> list[str]:
-    """A name for each table: its own, with its module's path in front if several modules have it."""
-    paths, names = Counter(detail.path for detail in details), Counter(detail.name for detail in details)
-    if repeated := sorted(path for path, count in paths.items() if count > 1):
-        raise ValueError(
-            f"tables {shown(repeated)} occur more than once in the same module, and TorchRec names tables within a module; "
-            "rename them"
-        )
-    return [detail.path if names[detail.name] > 1 else detail.name for detail in details]
