@@ -44,7 +44,7 @@ from dreamshard.hardware.roofline import sharding_costs
 from dreamshard.policy.mdp import PolicyNetwork
 from dreamshard.search import DreamShardPlacer
 from dreamshard.tables import Placement
-from dreamshard.tasks import PlacementTask, Shards, mismatch, violation
+from dreamshard.tasks import PlacementTask, Shards, violation
 
 _EXCHANGED = "(?i:all2all|alltoall|reduce_?scatter)"
 _PATTERNS = {
@@ -66,7 +66,7 @@ _CATEGORIES = {
 _RANK = re.compile(r"rank[-_]?(\d+)", re.IGNORECASE)
 _INVALID = re.compile(r'(\\(?:["\\/bfnrt]|u[\da-fA-F]{4}))|\\|(?<=[:,[])\s*-?(?:nan|inf|N/A)\b')
 """What old profilers write: lone backslashes in names, and these numbers without quotes; or a valid escape."""
-_SUFFIXES, _SAME = (".json", ".json.gz"), "give traces of the same steps of one job"
+_SAME = "give traces of the same steps of one job"
 
 
 class Event(NamedTuple):
@@ -211,7 +211,7 @@ def trace_files(folder: Path) -> list[Path]:
     Raises:
         ValueError: there are none.
     """
-    files = sorted(path for path in folder.iterdir() if path.name.endswith(_SUFFIXES) and _RANK.search(path.name))
+    files = sorted(folder.glob("rank*.json*"))
     files = files or sorted(folder.glob("*.pt.trace.json*"))  # of torch.profiler.tensorboard_trace_handler
     if not files:
         raise ValueError(f"{folder} has no traces; name them rank0.json.gz, rank1.json.gz and so on")
@@ -230,10 +230,8 @@ def traced_sample(
         versions: of the job's libraries.
 
     Raises:
-        ValueError: a trace cannot be read, or is not of this plan.
+        ValueError: a trace cannot be read, or is not of this plan, or the plan is not of the task.
     """
-    if problem := mismatch(task, placement):
-        raise ValueError(f"the plan is none of {task.name}: {problem}; give the plan and tables of the profiled job")
     ranks = _by_rank([read_trace(path) for path in paths], task.num_devices)
     count = Shards.of(task, placement).device.bincount(minlength=task.num_devices).tolist()
     for rank, trace in ranks.items():
