@@ -109,13 +109,13 @@ def open_workload(config: WorkloadConfig) -> Workload:
     def lookups(table: ModelTable, samples: int) -> Lookups:
         return file.lookups(position[table.name], table.rows, samples)
 
-    tokens_of, notes = dict.fromkeys(position, files.token), () if beside else (note,)
+    tokens_of, notes = dict.fromkeys(position, json_digest(files)), () if beside else (note,)
     return listed_workload(config, listed, lookups, tokens_of, file.num_samples, notes)
 
 
 def change_token(source: str) -> str:
     """A token that changes with any file of the source; files are listed, not read. A ValueError says that it is missing."""
-    return source if source in META_WORKLOADS else _find(source).token
+    return source if source in META_WORKLOADS else json_digest(_find(source))
 
 
 class _Found(NamedTuple):
@@ -130,11 +130,6 @@ class _Found(NamedTuple):
     folder: str
     name: str
     tokens: Mapping[str, str]
-
-    @property
-    def token(self) -> str:
-        """Identity of all files."""
-        return json_digest(self)
 
 
 def _find(source: str) -> _Found:

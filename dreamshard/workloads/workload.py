@@ -142,12 +142,9 @@ def listed_workload(
     arguments are as the fields of `Workload`. A ValueError says that the list has too few tables.
     """
 
-    def draws(purpose: int, table: ModelTable) -> np.random.Generator:
-        return generator_of(table.name, purpose, config.seed)
-
     def dim(table: ModelTable) -> int:
         if config.dim == "mixed":
-            return int(draws(1, table).choice(MIXED_DIMS, p=MIXED_WEIGHTS))
+            return int(generator_of(table.name, 1, config.seed).choice(MIXED_DIMS, p=MIXED_WEIGHTS))
         return config.dim or padded_dim(table.dim)
 
     limit = config.max_table_bytes or math.inf
@@ -160,7 +157,7 @@ def listed_workload(
             f"{config.source} has {len(eligible)} tables{size}, fewer than the {wanted} asked for; ask for fewer, or allow "
             "larger ones"
         )
-    drawn = set(sorted(eligible, key=lambda table: draws(2, table).random())[:wanted])
+    drawn = set(sorted(eligible, key=lambda table: generator_of(table.name, 2, config.seed).random())[:wanted])
     chosen = tuple(table for table in eligible if table in drawn)
     is_recorded = any(table.name in tokens for table in chosen)
     batch_size = min(config.batch_size, num_samples) if is_recorded else config.batch_size
