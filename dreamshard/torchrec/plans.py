@@ -333,7 +333,7 @@ def _planned(called: str, spec: _Parameter, tables: Tables | None, ranks: int, p
         sharding_type=kind,
         columns=tuple(ranges) if kind in SPLIT_BY_COLUMNS else (),
         where=() if kind in ON_EVERY_DEVICE else tuple(first[columns] // step for columns in ranges),
-        cached_share=(DEFAULT_SHARE if share is None else share) if cached else None,
+        cached_share=(share or DEFAULT_SHARE) if cached else None,
         rows=rows,
         dim=padded_dim(dim),
     )
@@ -437,8 +437,7 @@ def narrowed(
             narrower.append(name)
         types_of[name] = tuple(in_device or in_host)
         if not in_device or not in_host:
-            load_factor = getattr(limits.cache_params, "load_factor", None)
-            share = 0.0 if in_device else DEFAULT_SHARE if load_factor is None else load_factor
+            share = 0.0 if in_device else getattr(limits.cache_params, "load_factor", None) or DEFAULT_SHARE
             if bool(share) != bool(shares.setdefault(name, share)):
                 raise ValueError(f"table {table.path!r} is to be cached and never to be cached; drop one")
             shares[name] = share
