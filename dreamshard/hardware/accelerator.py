@@ -11,7 +11,7 @@ figures: other figures are other hardware.
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated
@@ -128,8 +128,8 @@ def read_hardware(path: Path) -> AcceleratorSpec:
                 f"{path}: link_latency is ignored, as links are as measured on {spec.link}; leave it out, or add "
                 "`link: nvlink` or `link: pcie`"
             )
-    figures = {name: value for name, value in asdict(spec).items() if name != "name"}
-    return replace(spec, name=f"{spec.name}-{digest(repr(figures))[:6]}")
+    figures = repr(replace(spec, name=""))
+    return replace(spec, name=f"{spec.name}-{digest(figures)[:6]}")
 
 
 def hardware(name: str) -> AcceleratorSpec:
