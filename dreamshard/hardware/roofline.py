@@ -147,12 +147,11 @@ def placed_loads(shards: Shards, batch_size: int) -> Float[Tensor, "S L"]:
     share of the batch. `DIM`, which the all-to-all carries, is that of shards `in_all_to_all` alone.
     """
     task, tables = shards.task, shards.tables
-    dim, rows, samples = tables.dim.double(), tables.rows.double(), batch_size * shards.batch_share.double()  # [S]
-    weight_bytes = task.weight_bytes[shards.table].double()
-    quantisation_bytes = (task.row_bytes[shards.table] - BYTES_PER_ROW_STATE[task.optimizer]).double()
-    lookups, bags = tables.pooling_factor.double() * samples, tables.vectors.double() * samples
+    dim, samples = tables.dim.double(), batch_size * shards.batch_share.double()  # [S]
+    lookups, bags = tables.pooling_factor * samples, tables.vectors * samples
     unique = _distinct_rows(tables, lookups)
-    row_bytes = _sectors(dim * weight_bytes + quantisation_bytes)
+    quantisation_bytes = task.row_bytes[shards.table] - BYTES_PER_ROW_STATE[task.optimizer]
+    row_bytes = _sectors(dim * task.weight_bytes[shards.table] + quantisation_bytes)
     grad_bytes = _sectors(dim * VECTOR_BYTES)
     state_bytes = _sectors(dim * BYTES_PER_ELEMENT_STATE[task.optimizer])
     state_bytes += SECTOR_BYTES * (BYTES_PER_ROW_STATE[task.optimizer] > 0)
@@ -164,7 +163,7 @@ def placed_loads(shards: Shards, batch_size: int) -> Float[Tensor, "S L"]:
     columns = {
         COUNT: torch.ones_like(dim),
         DIM: tables.sent_dim * shards.in_all_to_all,
-        ROWS: rows,
+        ROWS: tables.rows,
         LOOKUPS: lookups,
         UNIQUE: unique,
         STREAM_BYTES: lookups * INDEX_BYTES + bags * (OFFSET_BYTES + dim * VECTOR_BYTES),
@@ -181,7 +180,7 @@ def placed_loads(shards: Shards, batch_size: int) -> Float[Tensor, "S L"]:
         HOST_ROW_BYTES: in_host * (_missed_rows(shards, unique) if in_host.any() else 0) * row_bytes,
         HOST_STATE_BYTES: in_host * unique * state_bytes,
         CACHED_LOOKUPS: in_host * lookups,
-        DENSE_BYTES: copies * 2 * (GRADIENT_BYTES * rows * dim + shards.stored_bytes.double()),
+        DENSE_BYTES: copies * 2 * (GRADIENT_BYTES * tables.rows * dim + shards.stored_bytes),
         BAGS: bags,
         BLOCKS: (hot * (reads > LONG) * (reads / LONGEST).clamp(min=1)).sum(dim=1),
         READ: lookups > 0,
@@ -201,9 +200,9 @@ def _missed_rows(shards: Shards, unique: Float[Tensor, " S"]) -> Float[Tensor, "
     """
     rows = unique[:, None] * _shares(shards.tables).flip(1)  # [S, 17], most often looked up first
     alike = rows.clone()
-    alike[:, -1] += shards.tables.rows.double() - unique
+    alike[:, -1] += shards.tables.rows - unique
     hotter = alike.cumsum(dim=1) - alike
-    resident = shards.tables.rows.double() * shards.cached_share.nan_to_num(1.0)
+    resident = shards.tables.rows * shards.cached_share.nan_to_num(1.0)
     kept = ((resident[:, None] - hotter) / alike.clamp(min=1)).clamp(min=0, max=1)
     return (rows * (1 - kept)).sum(dim=1)
 
@@ -216,11 +215,11 @@ def _distinct_rows(tables: Tables, lookups: Float[Tensor, " T"]) -> Float[Tensor
     """
     share = _shares(tables)
     share[:, 0] += share.sum(dim=1) <= 0  # without bins
-    times = (lookups / tables.lookups.double().clamp(min=1))[:, None]  # [T, 1]
+    times = (lookups / tables.lookups.clamp(min=1))[:, None]  # [T, 1]
     kept = torch.where(times < 1, 1 - (1 - times).clamp(min=0) ** LOOKUPS_OF_BIN, 1.0)
     kept[:, 0] = times[:, 0]
-    unique = tables.unique_rows.double() * (share * kept).sum(dim=1)
-    return torch.minimum(torch.minimum(unique, tables.rows.double()), lookups)
+    unique = tables.unique_rows * (share * kept).sum(dim=1)
+    return unique.minimum(tables.rows).minimum(lookups)
 
 
 def _reuse(
