@@ -208,31 +208,30 @@ def table_shares(task: PlacementTask, placement: Placement, predictor: Searching
     pairs, pair = torch.unique(shards.table * task.num_devices + shards.device, return_inverse=True)
     table, device = pairs // task.num_devices, pairs % task.num_devices
 
-    def summed(values: Tensor, number: Tensor, count: int) -> Tensor:
-        return values.new_zeros(count, *values.shape[1:]).index_add_(0, number, values)
+    def by_pair(values: Tensor) -> Tensor:
+        return values.new_zeros(len(pairs), *values.shape[1:]).index_add_(0, pair, values)
 
     device_ms, weights = torch.zeros(task.num_devices, len(PHASES)), torch.zeros(len(pairs), len(PHASES))
     loads = None
     if predictor is not None:
         model = predictor.costs_on(task, placement)
         with suppress(ValueError):  # if it has no costs of such shards
-            loads = model.loads(shards)
+            loads = torch.from_numpy(model.loads(shards))  # [S, L]
     if loads is not None:
-        pair_loads = summed(torch.from_numpy(loads), pair, len(pairs))  # [P, L]
-        sums = summed(pair_loads, device, task.num_devices)  # [D, L]
+        sums = shards.per_device(loads)  # [D, L]
         device_ms = model.phases_ms(sums[None].numpy())[0].double()
-        weights = device_ms[device] - model.phases_ms((sums[device] - pair_loads)[:, None].numpy())[:, 0]
+        weights = device_ms[device] - model.phases_ms((sums[device] - by_pair(loads))[:, None].numpy())[:, 0]
         carried = shards.traffic.double()  # [S, 4]
         sent = carried[:, [0, 1, 3]].sum(dim=1)
         # an all-reduce sends twice; it is of gradients, so in the backward pass
         reduced = 2 * carried[:, 2] / (VECTOR_BYTES * (task.batch_size or DEFAULT_BATCH))
-        weights[:, 1:3] = summed(torch.stack([sent, sent + reduced], dim=1), pair, len(pairs))
+        weights[:, 1:3] = by_pair(torch.stack([sent, sent + reduced], dim=1))
     weights = weights.clamp(min=0)
-    total = summed(weights, device, task.num_devices)  # [D, 4]
+    total = torch.zeros_like(device_ms).index_add_(0, device, weights)  # [D, 4]
     return TableShares(
         table=table,
         device=device,
-        memory_bytes=summed(shards.device_bytes, pair, len(pairs)),
+        memory_bytes=by_pair(shards.device_bytes),
         phases_ms=weights / total.clamp(min=1e-300)[device] * device_ms[device],
         rest_ms=device_ms * (total == 0),
     )
