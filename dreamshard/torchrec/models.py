@@ -19,7 +19,7 @@ from torchrec.modules.mc_embedding_modules import BaseManagedCollisionEmbeddingC
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from dreamshard.files import digest, reading, shown
-from dreamshard.tables import ModelTable, Precision, Tables, concatenate
+from dreamshard.tables import ModelTable, Precision, Tables
 from dreamshard.workloads import (
     Lookups,
     ModelTables,
@@ -30,8 +30,8 @@ from dreamshard.workloads import (
     index_dtype,
     listed_workload,
     model_tables,
-    statistics,
 )
+from dreamshard.workloads.lookups import with_statistics
 
 Sharders = Sequence[ModuleSharder[nn.Module]]
 
@@ -240,9 +240,9 @@ def record(model: object, batches: Iterable[Any], *, num_samples: int | None = N
     for name, collected in parts.items():
         indices, lengths = (torch.cat(parts) for parts in zip(*collected, strict=True))
         lookups[name] = Lookups(indices, nn.functional.pad(lengths.cumsum(0), (1, 0))).first(kept)
-    counted = [statistics(replace(table, name=name), lookups[name]) for name, table in model.by_name.items()]
+    listed = tuple(with_statistics(table, lookups[table.name]) for table in model.listed)
     note = f"lookups were counted in {kept} samples of {count} batches, as one batch"
-    return replace(model, tables=concatenate(counted), lookup_notes=(note,), lookups=lookups)
+    return replace(model, listed=listed, lookup_notes=(note,), lookups=lookups)
 
 
 def open_model(config: WorkloadConfig) -> Workload:

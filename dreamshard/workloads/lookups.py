@@ -18,7 +18,7 @@ import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 
@@ -159,26 +159,40 @@ def index_dtype(rows: int) -> torch.dtype:
     return torch.int32 if rows <= 2**31 else torch.int64
 
 
+STATISTICS = ("bins", "lookups", "pooling_factor", "unique_rows")
+"""Columns of `Tables` that are counted in lookups, of tables that need not say them."""
+
+
+def as_tables(listed: Sequence[ModelTable]) -> Tables:
+    """`Tables` of tables whose statistics are known, with dims rounded up to a multiple of 4."""
+    columns = {name: [getattr(table, name) for table in listed] for name in ("rows", "poolings", *STATISTICS)}
+    columns["dim"] = [padded_dim(table.dim) for table in listed]
+    arrays = {name: torch.from_numpy(np.array(values)) for name, values in columns.items()}
+    shares = block_shares([table.block_share for table in listed])
+    return Tables(tuple(table.name for table in listed), **arrays, block_share=shares)
+
+
 def statistics(table: ModelTable, lookups: Lookups) -> Tables:
-    """`Tables` of one table, from one batch of its lookups; a ValueError says that the batch has no samples."""
+    """`Tables` of one table, from one batch of its lookups; raises like `with_statistics`."""
+    return as_tables([with_statistics(table, lookups)])
+
+
+def with_statistics(table: ModelTable, lookups: Lookups) -> ModelTable:
+    """The table with statistics of one batch of its lookups; a ValueError says that the batch has no samples."""
     num_lookups = len(lookups.indices)
     if lookups.batch_size < 1:
         raise ValueError(f"table {table.name!r} has a batch without samples, so it has no pooling factor; ingest more")
     ids, counts = np.unique(lookups.indices.numpy(), return_counts=True)  # [U]
     blocks = min(table.rows, ROW_BLOCKS)
     by_block = np.bincount(ids.astype(np.int64) * blocks // table.rows, counts, blocks)
-    columns = {
-        "rows": table.rows,
-        "dim": padded_dim(table.dim),
-        "pooling_factor": num_lookups / lookups.batch_size,
-        "bins": bin_counts(counts) / max(1, len(counts)),
-        "lookups": num_lookups,
-        "unique_rows": len(counts),
-        "poolings": table.poolings,
-    }
-    arrays = {name: torch.from_numpy(np.array([value])) for name, value in columns.items()}
-    share = torch.from_numpy(by_block) / num_lookups if num_lookups else (1.0,)
-    return Tables((table.name,), **arrays, block_share=block_shares([share]))
+    return replace(
+        table,
+        pooling_factor=num_lookups / lookups.batch_size,
+        bins=tuple(bin_counts(counts) / max(1, len(counts))),
+        lookups=num_lookups,
+        unique_rows=len(counts),
+        block_share=tuple(by_block / num_lookups) if num_lookups else (1.0,),
+    )
 
 
 def bin_counts(counts: Int[np.ndarray, " U"]) -> Float[np.ndarray, " 17"]:

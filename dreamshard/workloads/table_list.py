@@ -8,10 +8,10 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
@@ -27,11 +27,10 @@ from dreamshard.tables import (
     Optimizer,
     Precision,
     Tables,
-    block_shares,
     padded_dim,
 )
 from dreamshard.tasks import PlacementTask
-from dreamshard.workloads.lookups import Lookups
+from dreamshard.workloads.lookups import STATISTICS, Lookups, as_tables
 from dreamshard.workloads.workload import expected_counts
 
 _BINS = tuple(f"bin_{i}" for i in range(NUM_BINS))
@@ -47,7 +46,6 @@ _OTHER_NAMES = {
 }
 """TorchRec's names for columns, and the names in the `table_configs.json` of the papers' authors."""
 _TEXTS = dict.fromkeys(("name", "index", "features", "feature_names"), pa.string())  # of CSV, even if they are numbers
-_STATISTICS = ("bins", "lookups", "pooling_factor", "unique_rows")
 _SAME_POOLING = 0.01  # relative: the pooling factor of an ingested table is counted in generated lookups
 
 
@@ -103,18 +101,6 @@ def check_records(records: Mapping[str, Mapping[str, Any]]) -> list[ModelTable]:
     return list(tables.values())
 
 
-def _completed(listed: Sequence[ModelTable], defaults: Tables | None) -> Tables:
-    """`Tables` of a list; a missing pooling factor is one lookup per feature, or the counted lookups per sample.
-
-    Other statistics are filled in by the mean reuse of `defaults`, or a Zipf law's expectation.
-    """
-    batch = DEFAULT_BATCH if defaults is None else defaults.batch_size
-    complete = [_filled(table, batch, defaults) for table in listed]
-    columns = {name: torch.from_numpy(np.array([table[name] for table in complete])) for name in complete[0]}
-    shares = block_shares([table.block_share for table in listed])
-    return Tables(tuple(table.name for table in listed), **columns, block_share=shares)
-
-
 def _with_ingested(listed: Sequence[ModelTable], ingested: Tables | None) -> list[ModelTable]:
     """The tables, with missing statistics from the ingested table of equal name, size and pooling factor."""
     if ingested is None:
@@ -136,11 +122,15 @@ def _with_ingested(listed: Sequence[ModelTable], ingested: Tables | None) -> lis
 
 def lacking(listed: Sequence[ModelTable]) -> tuple[str, ...]:
     """Columns of statistics that some of the tables lack."""
-    return tuple(name for name in _STATISTICS if any(getattr(table, name) is None for table in listed))
+    return tuple(name for name in STATISTICS if any(getattr(table, name) is None for table in listed))
 
 
-def _filled(table: ModelTable, batch: int, defaults: Tables | None) -> dict[str, Any]:
-    """A table's columns of `Tables`, with its dim rounded up to a multiple of 4, for a batch of so many samples."""
+def _filled(table: ModelTable, batch: int, defaults: Tables | None) -> ModelTable:
+    """The table with all statistics, for a batch of so many samples.
+
+    A missing pooling factor is one lookup per feature, or the counted lookups per sample. Other statistics are filled in by
+    the mean reuse of `defaults`, or a Zipf law's expectation.
+    """
     pooling, lookups = table.pooling_factor, table.lookups
     if pooling is None:
         pooling = float(max(1, len(table.features))) if lookups is None else lookups / batch
@@ -155,31 +145,24 @@ def _filled(table: ModelTable, batch: int, defaults: Tables | None) -> dict[str,
             expected = lookups * float(defaults.unique_rows.sum() / defaults.lookups.sum().clamp(min=1))
         shares = tuple(count / max(sum(counts), 1e-12) for count in counts)
         unique, bins = max(1, round(expected)) if unique is None else unique, bins or shares
-    return {
-        "rows": table.rows,
-        "dim": padded_dim(table.dim),
-        "poolings": table.poolings,
-        "pooling_factor": pooling,
-        "lookups": lookups,
-        "unique_rows": min(unique, table.rows, lookups),
-        "bins": bins,
-    }
+    unique = min(unique, table.rows, lookups)
+    return replace(table, pooling_factor=pooling, lookups=lookups, unique_rows=unique, bins=bins)
 
 
 @dataclass(frozen=True)
 class ModelTables:
-    """The tables of a model; index `t` is the same table in `tables` and `details`.
+    """The tables of a model; index `t` is the same table in `listed`, `details` and `tables`.
 
     Attributes:
-        tables: to plan with, called as in the model, or by their paths if names repeat; dims are rounded up.
-        details: `T` tables as they are in the model.
+        listed: `T` tables with all statistics, called as in the model, or by their paths if names repeat.
+        details: as they are in the model.
         model_notes: unused parts of the model, for people.
         lookup_notes: origin of the lookups, and assumptions.
         filled_in: columns that the model or list itself does not say for all tables.
         lookups: by name in `tables`, if they were recorded in batches.
     """
 
-    tables: Tables
+    listed: tuple[ModelTable, ...]
     details: tuple[ModelTable, ...]
     model_notes: tuple[str, ...] = ()
     lookup_notes: tuple[str, ...] = ()
@@ -188,6 +171,11 @@ class ModelTables:
 
     def __len__(self) -> int:
         return len(self.details)
+
+    @cached_property
+    def tables(self) -> Tables:
+        """To plan with; dims are rounded up."""
+        return as_tables(self.listed)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -198,15 +186,6 @@ class ModelTables:
     def by_name(self) -> dict[str, ModelTable]:
         """Each table as it is in the model, by its name in `tables`."""
         return dict(zip(self.tables.names, self.details, strict=True))
-
-    @property
-    def listed(self) -> list[ModelTable]:
-        """Each table as a list would have it: by its name in `tables`, with the statistics of its lookups."""
-        known = {name: getattr(self.tables, name).tolist() for name in _STATISTICS}
-        return [
-            replace(table, name=name, **{column: values[t] for column, values in known.items()})
-            for t, (name, table) in enumerate(self.by_name.items())
-        ]
 
     @property
     def precision(self) -> Precision:
@@ -283,8 +262,9 @@ def model_tables(
     complete = _with_ingested(listed, defaults)
     assumed = [table.name for table in complete if table.pooling_factor is None and table.lookups is None]
     guess = f"how often {shown(assumed)} are looked up is not known: one lookup per feature and sample is assumed"
+    batch = DEFAULT_BATCH if defaults is None else defaults.batch_size
     tables = ModelTables(
-        _completed(complete, defaults),
+        tuple(_filled(table, batch, defaults) for table in complete),
         tuple(details),
         lookup_notes=(guess,) if assumed else (),
         filled_in=lacking(listed),
