@@ -211,7 +211,7 @@ def trace_files(folder: Path) -> list[Path]:
     Raises:
         ValueError: there are none.
     """
-    files = sorted(folder.glob("rank*.json*"))
+    files = sorted(path for path in folder.glob("*.json*") if _RANK.search(path.name))
     files = files or sorted(folder.glob("*.pt.trace.json*"))  # of torch.profiler.tensorboard_trace_handler
     if not files:
         raise ValueError(f"{folder} has no traces; name them rank0.json.gz, rank1.json.gz and so on")
