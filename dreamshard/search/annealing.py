@@ -246,8 +246,10 @@ def settle(menu: Menu, state: State) -> None:
 @inlined
 def _compare_with(state: State, latest: float, scale: float) -> None:
     """Sum the devices' exponentials relative to one that takes so long, of 1 for that, unless there are no errors."""
-    state.totals[_LATEST] = latest
-    state.totals[_NEAR] = np.exp((state.own_ms - latest) / scale).sum() if scale else 1.0
+    near = 0.0
+    for own_ms in state.own_ms:
+        near += math.exp((own_ms - latest) / scale) if scale else 0.0
+    state.totals[_LATEST], state.totals[_NEAR] = latest, near if scale else 1.0
 
 
 @inlined
@@ -302,10 +304,13 @@ def may_hold(menu: Menu, state: State, table: int, device: int) -> bool:
     return True
 
 
-@jit
+@inlined
 def host_allowed(menu: Menu, table: int, host: int) -> bool:
     """Whether a table may be on all devices of a host, memory aside."""
-    return bool(menu.allowed[table, host * menu.per_host : (host + 1) * menu.per_host].all())
+    is_allowed = True
+    for d in range(host * menu.per_host, (host + 1) * menu.per_host):
+        is_allowed = is_allowed and menu.allowed[table, d]
+    return is_allowed
 
 
 @inlined
@@ -327,7 +332,7 @@ def _range_on(state: State, device: int, steps: int) -> tuple[int, int]:
 
 
 @inlined
-def _count_device(menu: Menu, state: State, search: Search, device: int, sign: int) -> None:
+def _count_device(menu: Menu, state: State, search: Search, device: int, sign: float) -> None:
     """Add a device to the sums of the energy, or with `sign` -1 take it away.
 
     They are a share of the 16th power of its cost over the slowest's, with missing memory, and an exponential of its cost.
@@ -347,107 +352,136 @@ def _slowest_ms(state: State, search: Search, slowest: float) -> float:
     return state.totals[_LATEST] + search.scale_ms * math.log(state.totals[_NEAR])
 
 
+# Numba counts references to every array of these tuples, atomically, in a function that has several exits, may raise an
+# error, names single arrays, or uses a tuple last within a branch. In every change this took a quarter of the time.
+
+
+@inlined
+def _touch(menu: Menu, state: State, search: Search, count: int, is_spread: bool) -> int:
+    """Keep what the edits may change, for `_undo`, and take its devices out of the energy; return how many there are."""
+    num_devices, reach, n = len(state.own_ms), 2 if menu.law.before_ms else 1, 0
+    copy_into(search.kept_totals, state.totals)
+    for i in range(num_devices if is_spread else count * reach):
+        d = i if is_spread else (search.edits[i // reach, 3] + i % reach) % num_devices
+        if not search.marks[d]:
+            search.marks[d], search.touched[n], search.kept_ms[n] = True, d, state.own_ms[d]
+            _count_device(menu, state, search, d, -1.0)
+            copy_into(search.kept_sums[n], state.sums[d])
+            n += 1
+    for i in range(n):
+        search.marks[search.touched[i]] = False
+    return n
+
+
+@inlined
+def _apply(menu: Menu, state: State, search: Search, removed: int, count: int) -> int:
+    """Make the edits until one puts a range where it may not be; return how many were made."""
+    done, may_be = 0, True
+    while may_be and done < count:
+        t, option, place = search.edits[done, 0], search.edits[done, 2], search.edits[done, 3]
+        if done >= removed and menu.scope[option] == ON_DEVICES and not may_hold(menu, state, t, place):
+            may_be = False
+        else:
+            _add_range(menu, state, search.edits[done], 1 if done >= removed else -1)
+            done += 1
+    return done
+
+
+@inlined
+def _may_pay(menu: Menu, state: State, search: Search, n: int, is_spread: bool, threshold: float) -> bool:
+    """Cost the touched devices; whether they fit and the energy may be below the threshold, whatever the others cost."""
+    slowest, widest, pays = 0.0, 0.0, True
+    for i in range(n):
+        d = search.touched[i]
+        pays = pays and state.used[d] <= search.limit[d]
+        widest = max(widest, state.sums[d, menu.law.width])
+    if is_spread and pays:
+        _settle_traffic(menu, state)
+    waits = _waits_ms(menu, state, widest, widest)
+    i = n - 1
+    while pays and i >= 0:
+        d = search.touched[i]
+        i -= 1
+        state.own_ms[d] = _own_ms(menu, state, d)
+        slowest = max(slowest, state.own_ms[d])
+        _count_device(menu, state, search, d, 1.0)
+        pays = _slowest_ms(state, search, slowest) + waits + state.totals[_UNEVEN] < threshold
+    return pays
+
+
+@inlined
+def _pays(menu: Menu, state: State, search: Search, threshold: float) -> bool:
+    """Compute the cost, the energy and the busiest devices; whether the energy is below the threshold."""
+    slow, wide, pair = _busiest(menu, state)
+    if not LEAST < state.totals[_NEAR] < len(state.own_ms) / LEAST:
+        _compare_with(state, state.own_ms[slow], search.scale_ms)
+    waits = _waits_ms(menu, state, state.sums[wide, menu.law.width], pair)
+    state.totals[_COST] = _slowest_ms(state, search, state.own_ms[slow]) + waits
+    state.totals[_ENERGY] = state.totals[_COST] + state.totals[_UNEVEN]
+    pays = state.totals[_ENERGY] < threshold
+    search.busiest[0] = slow if pays else search.busiest[0]
+    search.busiest[1] = wide if pays else search.busiest[1]
+    return pays
+
+
+@inlined
+def _undo(menu: Menu, state: State, search: Search, n: int, removed: int, done: int) -> None:
+    """Take `done` edits back, and restore `n` touched devices."""
+    for e in range(done - 1, -1, -1):
+        _add_range(menu, state, search.edits[e], -1 if e >= removed else 1)
+    for i in range(n):
+        state.own_ms[search.touched[i]] = search.kept_ms[i]
+        copy_into(state.sums[search.touched[i]], search.kept_sums[i])
+    for i in range(len(state.totals) if n else 0):
+        state.totals[i] = search.kept_totals[i]
+
+
 @inlined
 def _change(
     menu: Menu, state: State, search: Search, removed: int, count: int, is_spread: bool, threshold: float
 ) -> bool:
     """Make the `count` edits of `search`, the first `removed` of which take ranges away, if the energy stays below."""
-    num_devices, width = len(state.own_ms), menu.law.width
-    edits, marks, touched, n = search.edits, search.marks, search.touched, 0
-    slow = wide = 0
-    copy_into(search.kept_totals, state.totals)
-    reach = 2 if menu.law.before_ms else 1
-    for i in range(num_devices if is_spread else count * reach):
-        d = i if is_spread else (edits[i // reach, 3] + i % reach) % num_devices
-        if not marks[d]:
-            marks[d], touched[n], search.kept_ms[n] = True, d, state.own_ms[d]
-            _count_device(menu, state, search, d, -1)
-            copy_into(search.kept_sums[n], state.sums[d])
-            n += 1
-    done, pays = 0, True
-    while pays and done < count:
-        t, option, place = edits[done, 0], edits[done, 2], edits[done, 3]
-        if done >= removed and menu.scope[option] == ON_DEVICES and not may_hold(menu, state, t, place):
-            pays = False
-        else:
-            _add_range(menu, state, edits[done], 1 if done >= removed else -1)
-            done += 1
-    for i in range(n):
-        pays = pays and state.used[touched[i]] <= search.limit[touched[i]]
-    cost = energy = 0.0
+    n = _touch(menu, state, search, count, is_spread)
+    done = _apply(menu, state, search, removed, count)
+    pays = done == count
     if pays:
-        slowest = widest = 0.0
-        for i in range(n):
-            widest = max(widest, state.sums[touched[i], width])
-        if is_spread:
-            _settle_traffic(menu, state)
-        waits = _waits_ms(menu, state, widest, widest)
-        for i in range(n - 1, -1, -1):
-            d = touched[i]
-            state.own_ms[d] = _own_ms(menu, state, d)
-            slowest = max(slowest, state.own_ms[d])
-            _count_device(menu, state, search, d, 1)
-            # whatever the other devices cost
-            if _slowest_ms(state, search, slowest) + waits + state.totals[_UNEVEN] >= threshold:
-                pays = False
-                break
-        if pays:
-            slow, wide, pair = _busiest(menu, state)
-            if not LEAST < state.totals[_NEAR] < num_devices / LEAST:
-                _compare_with(state, state.own_ms[slow], search.scale_ms)
-            cost = _slowest_ms(state, search, state.own_ms[slow])
-            cost += _waits_ms(menu, state, state.sums[wide, width], pair)
-            energy = cost + state.totals[_UNEVEN]
-            pays = energy < threshold
-    for i in range(n):
-        marks[touched[i]] = False
+        pays = _may_pay(menu, state, search, n, is_spread, threshold)
     if pays:
-        state.totals[_COST], state.totals[_ENERGY] = cost, energy
-        search.busiest[0], search.busiest[1] = slow, wide
-        return True
-    for e in range(done - 1, -1, -1):
-        _add_range(menu, state, edits[e], -1 if e >= removed else 1)
-    for i in range(n):
-        state.own_ms[touched[i]] = search.kept_ms[i]
-        copy_into(state.sums[touched[i]], search.kept_sums[i])
-    copy_into(state.totals, search.kept_totals)
-    return False
+        pays = _pays(menu, state, search, threshold)
+    _undo(menu, state, search, 0 if pays else n, removed, 0 if pays else done)
+    return pays
 
 
-@jit
-def _choose_places(
-    menu: Menu, state: State, search: Search, table: int, option: int, places: Ints, generator: Generator
-) -> bool:
-    """Choose places of the ranges of an option; whether the table may be there.
+@inlined
+def _choose_hosts(menu: Menu, state: State, table: int, places: Ints, generator: Generator) -> bool:
+    """Choose the less busy of two hosts for the first range, and the hosts after it; whether the table may be there."""
+    hosts, busy, may_be = len(state.own_ms) // menu.per_host, state.sums.shape[1] - 1, True
+    begin, second = int(generator.random() * hosts), int(generator.random() * hosts)
+    if state.sums[second * menu.per_host, busy] < state.sums[begin * menu.per_host, busy]:
+        begin = second
+    for k in range(len(places)):
+        places[k] = (begin + k) % hosts
+        may_be = may_be and host_allowed(menu, table, places[k])
+    return may_be
 
-    On devices, the least loaded without the table, the first of them at random half of the time; on hosts, the less busy of
-    two and the hosts after it.
-    """
-    num_devices, old, count = len(state.own_ms), state.option[table], len(places)
-    if menu.scope[option] == ON_ALL:
-        places[0] = 0
-        return True
-    if menu.scope[option] == ON_HOST:
-        hosts, busy, fits = num_devices // menu.per_host, state.sums.shape[1] - 1, True
-        begin, second = int(generator.random() * hosts), int(generator.random() * hosts)
-        if state.sums[second * menu.per_host, busy] < state.sums[begin * menu.per_host, busy]:
-            begin = second
-        for k in range(count):
-            places[k] = (begin + k) % hosts
-            fits = fits and host_allowed(menu, table, places[k])
-        return fits
-    free = search.free
+
+@inlined
+def _choose_devices(menu: Menu, state: State, search: Search, table: int, places: Ints, generator: Generator) -> bool:
+    """Choose the least loaded devices without the table, the first at random half of the time; whether there are enough."""
+    option, num_devices = state.option[table], len(state.own_ms)
     for d in range(num_devices):
-        free[d] = state.own_ms[d] + search.ms_per_width * state.sums[d, menu.law.width]
-    if menu.scope[old] == ON_DEVICES:
-        for r in range(menu.first_range[old + 1] - menu.first_range[old]):
-            free[state.place[table, r]] -= menu.row_ms[menu.load[menu.first_range[old] + r]]
+        search.free[d] = state.own_ms[d] + search.ms_per_width * state.sums[d, menu.law.width]
+    first, is_on_devices = menu.first_range[option], menu.scope[option] == ON_DEVICES
+    for r in range(menu.first_range[option + 1] - first if is_on_devices else 0):
+        search.free[state.place[table, r]] -= menu.row_ms[menu.load[first + r]]
     if generator.random() < 0.5:
-        free[int(generator.random() * num_devices)] = -np.inf
-    for k in range(count):
-        places[k] = free.argmin()
-        free[places[k]] = np.inf
-    return count <= num_devices
+        search.free[int(generator.random() * num_devices)] = -np.inf
+    for k in range(len(places)):
+        least = 0
+        for d in range(num_devices):
+            least = d if search.free[d] < search.free[least] else least
+        places[k], search.free[least] = least, np.inf
+    return len(places) <= num_devices
 
 
 class Found(NamedTuple):
@@ -494,7 +528,14 @@ def _anneal(
                 continue
             removed = menu.first_range[old + 1] - menu.first_range[old]
             added = menu.first_range[new + 1] - menu.first_range[new]
-            if not _choose_places(menu, state, search, t, new, places[:added], generator):
+            chosen, may_be = places[:added], True
+            if menu.scope[new] == ON_DEVICES:
+                may_be = _choose_devices(menu, state, search, t, chosen, generator)
+            elif menu.scope[new] == ON_HOST:
+                may_be = _choose_hosts(menu, state, t, chosen, generator)
+            else:
+                chosen[0] = 0
+            if not may_be:
                 continue
             for k in range(removed):
                 copy_into(edits[k], (t, k, old, state.place[t, k]))
