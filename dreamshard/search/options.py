@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import chain, groupby, pairwise
 from typing import NamedTuple
 
@@ -274,7 +275,7 @@ class ShardingOptions:
     def placement(self, result: Found, *, joined: bool) -> Placement:
         """The placement; `joined` makes ranges of a table that are on one device, or host, one wider range."""
         fields, option, place = self.fields, result.option[self.item].tolist(), result.place[self.item].tolist()
-        first, shardings = self.menu.first_range.tolist(), []
+        first, shardings, sharding = self.menu.first_range.tolist(), [], cache(TableSharding)
         dims, ends, parts = self.task.tables.dim.tolist(), fields.end.tolist(), fields.parts.tolist()
         kinds, shares = fields.kind.tolist(), [None if np.isnan(share) else share for share in fields.share.tolist()]
         for t, o in enumerate(option):
@@ -284,7 +285,7 @@ class ShardingOptions:
             if joined and len(set(where)) < len(where) and dims[t] <= WIDEST_SHARD:
                 kind, columns, where = self._joined(t, kind, columns, where)
             name = SHARDING_TYPES[kind]
-            shardings.append(TableSharding(name, columns if name in SPLIT_BY_COLUMNS else (), where, shares[o]))
+            shardings.append(sharding(name, columns if name in SPLIT_BY_COLUMNS else (), where, shares[o]))
         return Placement(tuple(shardings), self.task.num_devices, self.menu.per_host)
 
     def _joined(

@@ -63,24 +63,28 @@ def _load(target: Target, own_ms: float, width: float, ms_per_width: float) -> f
 
 @inlined
 def _fit_on_devices(
-    menu: Menu, state: State, option: int, places: Ints, scale: float, target: Target, before: Floats, most: float
+    menu: Menu, state: State, t: int, option: int, places: Ints, scale: float, target: Target, before: Floats, most: float
 ) -> float:
     """Choose the device of each range that ends least loaded; return the largest load, infinite if it comes to `most`.
 
     Only the devices with the least load `before` are tried. Without a target, the slowest device's cost counts more.
     """
     first, width, worst, after = menu.first_range[option], menu.law.width, 0.0, np.empty(menu.loads.shape[1])
-    slowest, widest = state.own_ms.max(), state.sums[:, width].max()
     weight = _SLOWEST_COUNTS * (min(target.own_ms, target.width) == np.inf)
+    slowest = widest = 0.0
+    if weight:
+        slowest, widest = state.own_ms.max(), state.sums[:, width].max()
     near, near_load, kept = np.zeros(CANDIDATES, np.int64), np.zeros(CANDIDATES), np.zeros(len(places))
     for k in range(menu.first_range[option + 1] - first):
         row, size, count, bar = menu.load[first + k], menu.size[first + k], 0, np.inf
         for d in range(len(before)):
             load = before[d]
+            if load >= bar or not may_hold(menu, state, t, d):
+                continue
             if target.own_ms == np.inf and state.sums[d, width] + menu.loads[row, width] > target.width:
                 load += _AVOIDED
-            if load >= bar:
-                continue
+                if load >= bar:
+                    continue
             free = menu.capacity[d] - state.used[d] - size
             for j in range(k):
                 free -= menu.size[first + j] * (places[j] == d)
@@ -153,10 +157,9 @@ def _greedy(menu: Menu, state: State, order: Ints, scale: float, target: Target)
         chosen, least = menu.first_option[t], np.inf
         if is_stale and menu.scope[chosen] != ON_ALL:  # tables on all devices need no costs
             settle(menu, state)
+            for d in range(len(loads)):
+                loads[d] = _load(target, state.own_ms[d], state.sums[d, menu.law.width], scale)
             is_stale = False
-        for d in range(len(loads)):
-            load = _load(target, state.own_ms[d], state.sums[d, menu.law.width], scale)
-            loads[d] = load if may_hold(menu, state, t, d) else np.inf
         for option in range(menu.first_option[t], menu.last_option[t]):
             is_spread = menu.scope[option] != ON_DEVICES
             if least < np.inf and (least <= most or (is_spread and menu.scope[chosen] == ON_DEVICES)):
@@ -164,7 +167,7 @@ def _greedy(menu: Menu, state: State, order: Ints, scale: float, target: Target)
             if is_spread:
                 worst = _fit_on_hosts(menu, state, t, option, places, scale, target)
             else:
-                worst = _fit_on_devices(menu, state, option, places, scale, target, loads, least)
+                worst = _fit_on_devices(menu, state, t, option, places, scale, target, loads, least)
             if worst < least:
                 chosen, least = option, worst
                 copy_into(kept, places)
@@ -174,8 +177,9 @@ def _greedy(menu: Menu, state: State, order: Ints, scale: float, target: Target)
         if menu.scope[chosen] != ON_DEVICES:
             is_stale = True
         else:
-            for k in range(menu.first_range[chosen + 1] - menu.first_range[chosen]):
-                state.own_ms[kept[k]] = device_ms(menu.law, state.sums[kept[k]])
+            for d in kept[: menu.first_range[chosen + 1] - menu.first_range[chosen]]:
+                state.own_ms[d] = device_ms(menu.law, state.sums[d])
+                loads[d] = _load(target, state.own_ms[d], state.sums[d, menu.law.width], scale)
     settle(menu, state)
     return True
 
