@@ -408,11 +408,9 @@ def _sensible_options(task: PlacementTask, limits: PlacementLimits, model: CostM
         spare[:, alike[:, 0] == _COLUMN_WISE] = False
     if not (has_option := chosen.any(axis=1)).all():
         i = has_option.argmin()
-        name, limit = (
-            task.tables.names[table[i]],
-            f"its columns or cache, or {num_devices} devices in hosts of {per_host}",
-        )
-        limit = limit if allowed[i].all() else "the devices that it may use"
+        name, limit = task.tables.names[table[i]], "the devices that it may use"
+        if allowed[i].all():
+            limit = f"its columns or cache, or {num_devices} devices in hosts of {per_host}"
         raise NoPlacementError(
             f"table {name!r} may only be sharded {' or '.join(constraints.sharding_types_for(name))}, against "
             f"{limit if dim[i] <= WIDEST_SHARD else f'the {WIDEST_SHARD} columns that fbgemm looks up'}; allow another type",

@@ -63,7 +63,15 @@ def _load(target: Target, own_ms: float, width: float, ms_per_width: float) -> f
 
 @inlined
 def _fit_on_devices(
-    menu: Menu, state: State, t: int, option: int, places: Ints, scale: float, target: Target, before: Floats, most: float
+    menu: Menu,
+    state: State,
+    t: int,
+    option: int,
+    places: Ints,
+    scale: float,
+    target: Target,
+    before: Floats,
+    most: float,
 ) -> float:
     """Choose the device of each range that ends least loaded; return the largest load, infinite if it comes to `most`.
 
