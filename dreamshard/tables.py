@@ -250,7 +250,7 @@ class ModelTable:
         optimizer: fused into the backward pass; None if the model does not say.
         num_poolings: pooled vectors per sample; None for one per feature.
         block_share: of the lookups, in each of any number of equal blocks of rows (`0.7+0.2+0.1` in CSV).
-        collection: class of the module that holds it, with its package; empty if unknown.
+        module_class: of the module that holds it, with its package; empty if unknown.
     """
 
     name: Annotated[str, Field(min_length=1)]
@@ -266,7 +266,7 @@ class ModelTable:
     pooling: Annotated[Pooling, _AS_PRINTED, BeforeValidator(lambda value: _OUTPUTS.get(value, value))] = "sum"
     is_weighted: bool = False
     optimizer: Annotated[Optimizer, _AS_PRINTED] | None = None
-    collection: str = ""
+    module_class: str = ""
     num_poolings: Annotated[float, Field(gt=0, le=1e6)] | None = None
     block_share: BlockShare | None = None
 

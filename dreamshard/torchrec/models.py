@@ -107,7 +107,7 @@ def discover(model: nn.Module, sharders: Sharders | None = None) -> tuple[list[M
 
 
 def class_name(kind: type[nn.Module]) -> str:
-    """Name of a class with its package, as in `ModelTable.collection`."""
+    """Name of a class with its package, as in `ModelTable.module_class`."""
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
@@ -159,14 +159,14 @@ def _tables_in(path: str, module: nn.Module, sharder: ModuleSharder[nn.Module]) 
                 pooling=config.pooling.value if is_pooled else "none",
                 is_weighted=is_pooled and bool(inner.is_weighted()),
                 optimizer=_optimizer(parameter, usual),
-                collection=class_name(type(module)),
+                module_class=class_name(type(module)),
             )
 
 
 def _plain_tables(model: nn.Module) -> Iterator[ModelTable]:
     """The tables of `nn.EmbeddingBag`, `nn.Embedding` and FBGEMM's table-batched embeddings, named by their paths."""
     for path, module in model.named_modules():
-        name, collection = path or "table", class_name(type(module))
+        name, module_class = path or "table", class_name(type(module))
         if isinstance(module, nn.Embedding | nn.EmbeddingBag):
             mode = getattr(module, "mode", "none")
             yield ModelTable(
@@ -177,7 +177,7 @@ def _plain_tables(model: nn.Module) -> Iterator[ModelTable]:
                 precision=_TORCH_TYPES.get(module.weight.dtype, "fp32"),
                 pooling="none" if mode == "none" else "mean" if mode == "mean" else "sum",
                 optimizer=_optimizer(module.weight, None),
-                collection=collection,
+                module_class=module_class,
             )
         elif hasattr(module, "embedding_specs") and hasattr(module, "feature_table_map"):  # several classes of FBGEMM
             batched: Any = module
@@ -190,7 +190,7 @@ def _plain_tables(model: nn.Module) -> Iterator[ModelTable]:
                     precision=batched.weights_precision.value,
                     pooling=batched.pooling_mode.name.lower(),
                     optimizer=_optimizer(None, getattr(batched, "optimizer", None)),
-                    collection=collection,
+                    module_class=module_class,
                 )
 
 

@@ -390,15 +390,15 @@ def narrowed(
     shares, narrowest = dict(constraints.cached_share_of), dict(constraints.narrowest_columns_of)
     narrower, copied = [], []
     for name, table in tables.items():
-        if not widen and table.collection.startswith(("torch.nn.", "fbgemm_gpu.")):  # no sharder shards these
+        if not widen and table.module_class.startswith(("torch.nn.", "fbgemm_gpu.")):  # no sharder shards these
             raise ValueError(
                 f"{table.path!r} is in no collection of TorchRec, so it cannot shard it; put it in an "
                 "EmbeddingBagCollection, or use --format json"
             )
         limits = (given or {}).get(table.name, ParameterConstraints())
-        is_sequence, is_processed = table.pooling == "none", "FeatureProcessed" in table.collection
+        is_sequence, is_processed = table.pooling == "none", "FeatureProcessed" in table.module_class
         usual = EmbeddingCollection if is_sequence else EmbeddingBagCollection
-        sharder = offers.get(table.collection) or offers[class_name(usual)]
+        sharder = offers.get(table.module_class) or offers[class_name(usual)]
         allowed = constraints.sharding_types_for(name)
         is_general = allowed in (SHARDING_TYPES, ON_ONE_DEVICE) and name not in constraints.sharding_types_of
         is_named = limits.sharding_types or not is_general
@@ -440,7 +440,6 @@ def narrowed(
             share = 0.0 if in_device else getattr(limits.cache_params, "load_factor", None) or DEFAULT_SHARE
             if bool(share) != bool(shares.setdefault(name, share)):
                 raise ValueError(f"table {table.path!r} is to be cached and never to be cached; drop one")
-            shares[name] = share
         if limits.min_partition is not None:
             narrowest[name] = max(limits.min_partition, narrowest.get(name, 0))
     notes = []

@@ -154,7 +154,7 @@ def runnable(
         ranks: device type of TorchRec's ranks, `cuda` or `cpu`; None if the plan is not for TorchRec, or not yet.
         note: gets sentences for people.
     """
-    if ranks is None and not any(detail.collection for detail in model.details):
+    if ranks is None and not any(detail.module_class for detail in model.details):
         return constraints
     narrowed: Constraints
     narrowed, notes = torchrec_bridge().narrowed(

@@ -11,6 +11,7 @@ import torch
 from dreamshard.costs import TRACED
 from dreamshard.plan import read_plan
 from dreamshard.tables import Placement
+from dreamshard.workloads import list_tables
 from flows.forms.options import WatchOptions
 from flows.learn import fastest, profiles_in
 from flows.watch import learn_from_new
@@ -34,6 +35,10 @@ def test_a_profile_becomes_samples_a_version_and_a_plan(profiled, dreamshard, tm
     for name, value in s3_environment.items():
         monkeypatch.setenv(name, value)
     assert all(gzip.decompress(path.read_bytes()) for path in profiled.glob("rank*.json.gz"))
+    listed = {
+        (table.module_path, table.module_class.rpartition(".")[2]) for table in list_tables(profiled / "tables.json")
+    }
+    assert listed == {("bags", "EmbeddingBagCollection")}
     done = dreamshard(
         "learn", profiled, "--hardware", "a100", "--memory-gb", "4", "--out", tmp_path / "new.json", "--json", home=home
     )

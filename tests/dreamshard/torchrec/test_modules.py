@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -6,6 +8,7 @@ from torch.distributed.optim import _apply_optimizer_in_backward as apply_in_bac
 torchrec = pytest.importorskip("torchrec")
 
 from torchrec.distributed.embedding import EmbeddingCollectionSharder  # noqa: E402
+from torchrec.distributed.planner import ParameterConstraints  # noqa: E402
 from torchrec.distributed.sharding_plan import get_default_sharders  # noqa: E402
 from torchrec.modules import mc_modules  # noqa: E402
 from torchrec.modules.embedding_configs import DataType, PoolingType  # noqa: E402
@@ -159,11 +162,14 @@ def test_what_torchrec_cannot_cache_is_not_cached():
     constraints, _ = narrowed(may, TABLES, device_type="cuda")
     assert [name for name in TABLES if constraints.may_be_cached(name)] == ["pooled", "words"]
     assert not narrowed(may, TABLES, device_type="cpu")[0].caching
+    only = {"pooled": ParameterConstraints(compute_kernels=["fused_uvm_caching"])}
+    halved = replace(may, cached_share_of={"pooled": 0.5})
+    assert narrowed(halved, TABLES, device_type="cuda", given=only)[0].cached_share_of["pooled"] == 0.5
 
 
 def test_managed_collision_collections_are_row_wise_only():
     collection = "torchrec.modules.mc_embedding_modules.ManagedCollisionEmbeddingBagCollection"
-    table = ModelTable(name="t", rows=10, dim=8, features=("f",), collection=collection)
+    table = ModelTable(name="t", rows=10, dim=8, features=("f",), module_class=collection)
     constraints, notes = narrowed(ANY_SHARDING, {"t": table}, device_type="cuda")
     assert constraints.sharding_types_of["t"] == ("row_wise",)
     assert "t take only the sharding types" in notes[0]
