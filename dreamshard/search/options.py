@@ -1,5 +1,6 @@
 """The options of sharding each table of a task, as the arrays that the search works on, and back."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -274,18 +275,17 @@ class ShardingOptions:
 
     def placement(self, result: Found, *, joined: bool) -> Placement:
         """The placement; `joined` makes ranges of a table that are on one device, or host, one wider range."""
-        fields, option, place = self.fields, result.option[self.item].tolist(), result.place[self.item].tolist()
-        first, shardings, sharding = self.menu.first_range.tolist(), [], cache(TableSharding)
-        dims, ends, parts = self.task.tables.dim.tolist(), fields.end.tolist(), fields.parts.tolist()
-        kinds, shares = fields.kind.tolist(), [None if np.isnan(share) else share for share in fields.share.tolist()]
-        for t, o in enumerate(option):
-            kind = kinds[o]
-            columns: Columns = tuple(pairwise([0, *ends[first[o] : first[o + 1] - 1], dims[t]]))
-            where = () if _IS_EVERYWHERE[kind] else tuple(place[t][: parts[o]])
-            if joined and len(set(where)) < len(where) and dims[t] <= WIDEST_SHARD:
-                kind, columns, where = self._joined(t, kind, columns, where)
-            name = SHARDING_TYPES[kind]
-            shardings.append(sharding(name, columns if name in SPLIT_BY_COLUMNS else (), where, shares[o]))
+        fields, option, place = self.fields, result.option[self.item], result.place[self.item].tolist()
+        dims, shardings, sharding = self.task.tables.dim.tolist(), [], cache(TableSharding)
+        each = (values[option].tolist() for values in (fields.kind, fields.parts, fields.share, self.menu.first_range))
+        for t, (kind, parts, share, first) in enumerate(zip(*each, strict=True)):
+            columns: Columns = ()
+            where = () if _IS_EVERYWHERE[kind] else tuple(place[t][:parts])
+            if SHARDING_TYPES[kind] in SPLIT_BY_COLUMNS:
+                columns = tuple(pairwise([0, *fields.end[first : first + parts - 1].tolist(), dims[t]]))
+                if joined and len(set(where)) < len(where) and dims[t] <= WIDEST_SHARD:
+                    kind, columns, where = self._joined(t, kind, columns, where)
+            shardings.append(sharding(SHARDING_TYPES[kind], columns, where, None if math.isnan(share) else share))
         return Placement(tuple(shardings), self.task.num_devices, self.menu.per_host)
 
     def _joined(
@@ -296,9 +296,7 @@ class ShardingOptions:
         if len(together) == 1:
             whole = _TABLE_WISE if kind == _COLUMN_WISE else _TABLE_ROW_WISE
             types = self.task.constraints.sharding_types_for(self.task.tables.names[table])
-            if SHARDING_TYPES[whole] not in types:
-                return kind, columns, where
-            kind = whole
+            return (whole, (), where[:1]) if SHARDING_TYPES[whole] in types else (kind, columns, where)
         ends = np.cumsum([0] + [count for _, count in together]).tolist()
         wide = tuple((columns[a][0], columns[b - 1][1]) for a, b in pairwise(ends))
         return kind, wide, tuple(place for place, _ in together)
