@@ -19,8 +19,8 @@ Code = Literal[
     "replaces_provisional",
     "not_significant",
     "champion_not_compared",
-    "better_than_baseline",
-    "worse_than_baseline",
+    "first_champion",
+    "did_not_fit",
 ]
 
 
@@ -113,8 +113,8 @@ class Decision:
             if self.gain and self.gain.measured.is_worse
             else "does not beat the champion significantly",
             "champion_not_compared": f"not compared with version {self.champion}, the current champion",
-            "better_than_baseline": f"first champion{until}",
-            "worse_than_baseline": "first champion, provisional: more expensive than a heuristic",
+            "first_champion": f"first champion{until}",
+            "did_not_fit": "not champion",
         }
         if self.gain is None:
             return f"{words[self.code]}; run `dreamshard evaluate` to compare them, then `register`"
@@ -156,9 +156,9 @@ def decide(
         if is_rival_provisional and over_heuristic.is_shown and over_rival.measured.is_positive:
             return replace(of_heuristic, alias="champion", code="replaces_provisional")
         return replace(decision, code="not_significant", gain=over_rival)
-    gain = over_heuristic.measured
-    code: Code = "better_than_baseline" if gain.is_positive else "worse_than_baseline"
-    return replace(of_heuristic, alias="champion" if gain.fits else "challenger", code=code)
+    if not over_heuristic.measured.fits:
+        return replace(of_heuristic, code="did_not_fit")
+    return replace(of_heuristic, alias="champion", code="first_champion")
 
 
 def find_veto(version: Version, champion: Version | None, prediction_error: float | None) -> str:

@@ -32,13 +32,13 @@ def test_each_attempt_against_a_champion_needs_a_clearer_gain():
 @pytest.mark.parametrize(
     ("over_heuristic", "over_rival", "options", "alias", "code"),
     [
-        (BETTER, None, {}, "champion", "better_than_baseline"),
-        (UNCLEAR, None, {}, "champion", "better_than_baseline"),
-        (EQUAL, None, {}, "champion", "better_than_baseline"),
+        (BETTER, None, {}, "champion", "first_champion"),
+        (UNCLEAR, None, {}, "champion", "first_champion"),
+        (EQUAL, None, {}, "champion", "first_champion"),
         (UNCLEAR, BETTER, {"is_rival_provisional": True}, "champion", "beats_champion"),
-        (LOSS, None, {}, "champion", "worse_than_baseline"),
-        (WORSE, None, {}, "champion", "worse_than_baseline"),
-        (NEVER, None, {}, "challenger", "worse_than_baseline"),
+        (LOSS, None, {}, "champion", "first_champion"),
+        (WORSE, None, {}, "champion", "first_champion"),
+        (NEVER, None, {}, "challenger", "did_not_fit"),
         (BETTER, None, {"champion": 4}, "challenger", "champion_not_compared"),
         (UNCLEAR, BETTER, {}, "champion", "beats_champion"),
         (BETTER, replace(NEVER, fits=True), {}, "champion", "beats_champion"),  # the champion does not fit
