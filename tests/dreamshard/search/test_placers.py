@@ -17,7 +17,7 @@ from dreamshard.search.placers import MOVES_PER_MS
 from dreamshard.search.search import search
 from dreamshard.tables import SHARDING_TYPES
 from dreamshard.tasks import NoPlacementError, PlacementTask, violation
-from tests.helpers.tables import pool_of, tables_of
+from tests.helpers.tables import pool_of, tables_of, tables_of_dims
 from tests.helpers.testbeds import simulated
 from tests.helpers.trained import learnt, learnt_placer
 
@@ -28,6 +28,12 @@ def test_local_search_finds_the_even_split_that_no_start_has():
     task, placer = PlacementTask(pool_of(30, 4), 4, 2**33), learnt_placer()
     hurried, unhurried = (float(placer.predict(task, placer.place(task, ms)).overall_ms()) for ms in (0.0, 50.0))
     assert unhurried < 0.999 * hurried
+
+
+def test_greedy_gives_each_of_many_equal_tables_a_device_of_its_own():
+    task, placer = PlacementTask(tables_of_dims([16] * 24), 24, 2**33), learnt_placer()
+    placement = GreedyCostPlacer(placer.cost_network, placer.normaliser).place(task)
+    assert sorted(placement.device.tolist()) == list(range(24))
 
 
 def test_a_late_search_ends_with_the_best_so_far():
