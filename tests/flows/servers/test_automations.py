@@ -3,6 +3,7 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from http.server import HTTPServer
 from uuid import uuid4
@@ -10,7 +11,7 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from flows.servers import deployment, local
+from flows.servers import deployment
 from tests.flows.servers_up import until
 from tests.helpers.ports import free_port
 from tests.helpers.receivers import Webhook, receiving
@@ -35,12 +36,17 @@ def client(tmp_path):
     command = [sys.executable, "-m", "prefect", "server", "start", "--port", str(port)]
     with subprocess.Popen(command, env={**os.environ, **AT_ONCE, "PREFECT_HOME": str(tmp_path)}) as process:
         try:
-            until(lambda: local.answers(f"{url}/health"), 300)
+            until(lambda: is_up(f"{url}/health"), 300)
             with temporary_settings({PREFECT_API_URL: url}), get_client(sync_client=True) as client:
                 client.url = url
                 yield client
         finally:
             process.terminate()
+
+
+def is_up(url):
+    with suppress(httpx.TransportError):
+        return httpx.get(url).is_success
 
 
 def heartbeat(client, run):
