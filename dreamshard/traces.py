@@ -66,7 +66,7 @@ _CATEGORIES = {
 _RANK = re.compile(r"rank[-_]?(\d+)", re.IGNORECASE)
 _INVALID = re.compile(r'(\\(?:["\\/bfnrt]|u[\da-fA-F]{4}))|\\|(?<=[:,[])\s*-?(?:nan|inf|N/A)\b')
 """What old profilers write: lone backslashes in names, and these numbers without quotes; or a valid escape."""
-_SAME = "give traces of the same steps of one job"
+_SUFFIXES, _SAME = (".json", ".json.gz"), "give traces of the same steps of one job"
 
 
 class Event(NamedTuple):
@@ -211,7 +211,7 @@ def trace_files(folder: Path) -> list[Path]:
     Raises:
         ValueError: there are none.
     """
-    files = sorted(path for path in folder.glob("*.json*") if _RANK.search(path.name))
+    files = sorted(path for path in folder.iterdir() if path.name.endswith(_SUFFIXES) and _RANK.search(path.name))
     files = files or sorted(folder.glob("*.pt.trace.json*"))  # of torch.profiler.tensorboard_trace_handler
     if not files:
         raise ValueError(f"{folder} has no traces; name them rank0.json.gz, rank1.json.gz and so on")

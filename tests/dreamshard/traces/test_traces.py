@@ -80,6 +80,7 @@ def without_kernels(trace):
 def sample_of_traces(folder: Path, *traces, placement=PLACED):
     for number, content in enumerate(traces):
         (folder / f"rank{number}.json.gz").write_bytes(gzip.compress(json.dumps(content).encode()))
+    (folder / ".rank0.json.gz.1.2.tmp").write_bytes(b"of a writer that was killed")
     return traced_sample(trace_files(folder), TASK, placement, {})
 
 
