@@ -32,7 +32,7 @@ from torchrec.modules.embedding_modules import EmbeddingBagCollection, Embedding
 from torchrec.modules.hash_mc_modules import HashZchManagedCollisionModule
 
 from dreamshard.constraints import Constraints
-from dreamshard.files import MOST_DEVICES, InputError, reading, shown
+from dreamshard.files import MOST_COLUMNS, MOST_DEVICES, MOST_ROWS, InputError, reading, shown
 from dreamshard.plan import Plan, PlannedTable, read_plan
 from dreamshard.tables import (
     DIM_MULTIPLE,
@@ -229,11 +229,14 @@ def reshard_delta(old: ShardingPlan, new: ShardingPlan) -> dict[str, tuple[float
     return delta
 
 
+_Corner = tuple[Annotated[int, Field(ge=0, le=MOST_ROWS)], Annotated[int, Field(ge=0, le=MOST_COLUMNS)]]
+
+
 class _Shard(BaseModel):
     model_config = ConfigDict(from_attributes=True)
 
-    shard_offsets: tuple[int, int]
-    shard_sizes: tuple[int, int]
+    shard_offsets: _Corner
+    shard_sizes: _Corner
     placement: Annotated[str, BeforeValidator(str)]
 
 
