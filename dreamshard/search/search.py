@@ -7,7 +7,8 @@ ever costs more; only very large tasks are not searched without split tables as 
 perfectly even devices, are left out.
 
 A search of `n` changes first does all that a search of `n / 4` does, in rounds; the next round goes on from the best
-results. So four times the changes never give a dearer placement, except by the share that more sharding types must save.
+results, except for a combination that two rounds hardly improved. So four times the changes never give a dearer placement,
+except by the share that more sharding types must save.
 
 Annealing lowers the slowest device's cost. Among the cheapest results, the one of the least mean cost over the cost model's
 errors is taken, which is what a plan states.
@@ -19,6 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import combinations, product
 from operator import attrgetter
+from typing import NamedTuple
 
 import numpy as np
 
@@ -35,6 +37,7 @@ _FEW_CELLS = 20_000
 """Tables times devices up to which combinations without split tables are searched, too, and starts for tight memory are tried
 even if others fit."""
 _KEPT = 3  # starts that are annealed
+_PATIENCE = 2  # rounds in a row that may improve a combination of sharding types by less than `WORTH`
 _FEWEST_MOVES = 14_000  # of a search, and about those of its first round
 _HOPELESS = 0.15  # share of the cost above the best, beyond which a start or a result is dropped
 _MARGINS = ((0.5, 0.5), (0.15, 0.15), (0.05, 0.05), (0.5, 0.02))
@@ -51,8 +54,8 @@ _FAMILIES: tuple[Types, ...] = tuple(map(frozenset, (ON_ONE_DEVICE, ON_ONE_HOST,
 
 
 def default_moves(task: PlacementTask, more: int = 0) -> int:
-    """Changes that a search tries for each combination of sharding types; `more`, over the tables, where there are few."""
-    return _FEWEST_MOVES + 100 * len(task.tables) + more // (len(task.tables) + 24)
+    """The most changes that a search tries for each combination of sharding types."""
+    return _FEWEST_MOVES + 100 * len(task.tables) + more
 
 
 def search(
@@ -63,7 +66,7 @@ def search(
     Args:
         task: to be placed.
         costs: of its shards.
-        moves: changes tried for each combination of sharding types.
+        moves: the most changes tried for each combination of sharding types.
         columns: whether tables may be split if memory does not require it.
         is_late: ends the search with the best placement so far; until then it changes nothing.
 
@@ -112,12 +115,20 @@ def _packed(task: PlacementTask) -> Placement:
     return placement
 
 
+class _Result(NamedTuple):
+    """Placements of a combination of sharding types, cheapest first, and how many last rounds hardly improved it."""
+
+    options: ShardingOptions
+    kept: list[Found]
+    stalled: int
+
+
 @dataclass
 class _Exploration:
     """Searches of one task, by the sharding types that each may use.
 
     Attributes:
-        results: options and placements, cheapest first, of the combinations that were searched and fit.
+        results: of the combinations that were searched and fit.
         candidates: with their options, the best of each combination after each round that improved it.
         least_ms: cost of the best of them.
         least_start_ms: cost of the best greedy start.
@@ -127,7 +138,7 @@ class _Exploration:
     costs: CostModel
     moves: int
     is_late: IsLate
-    results: dict[Types, tuple[ShardingOptions, list[Found]]] = field(default_factory=dict)
+    results: dict[Types, _Result] = field(default_factory=dict)
     candidates: list[tuple[ShardingOptions, Found]] = field(default_factory=list)
     least_ms: float = np.inf
     least_start_ms: float = np.inf
@@ -161,10 +172,11 @@ class _Exploration:
                 if not (self.results and self.is_late()) and bounds_ms[n] < self.least_ms * (1 - WORTH):
                     self._search(some[n], splits[n], first)
         for number, moves in enumerate(later, 1):
-            for options, known in [*self.results.values()]:
-                distinct = {_cost(start): start for start in (*known, *self._simpler(options))}
+            for options, kept, stalled in [*self.results.values()]:
+                distinct = {_cost(start): start for start in (*kept, *self._simpler(options))}
                 starts = sorted(distinct.values(), key=_cost)[: max(_KEPT - number, 1)]
-                if starts[0].cost_ms <= self.least_ms * (1 + WORTH):
+                may_improve = stalled < _PATIENCE or _improves(starts, kept)
+                if may_improve and starts[0].cost_ms <= self.least_ms * (1 + WORTH):
                     self._keep(options, self._annealed(options, starts, moves, number))
 
     def _search(self, options: ShardingOptions, splits: Sequence[EvenSplit], moves: int) -> None:
@@ -175,10 +187,11 @@ class _Exploration:
 
     def _keep(self, options: ShardingOptions, new: Sequence[Found]) -> None:
         """Keep the placements that meet all constraints, if there are any."""
-        known, is_free = self.results.get(options.types, (options, []))[1], self.task.constraints.places_freely
+        _, known, stalled = self.results.get(options.types, _Result(options, [], 0))
+        is_free = self.task.constraints.places_freely
         legal = [one for one in new if is_free or not violation(self.task, options.placement(one, joined=False))]
         if kept := sorted([*legal, *known], key=_cost):
-            self.results[options.types] = options, kept
+            self.results[options.types] = _Result(options, kept, 0 if _improves(kept, known) else stalled + 1)
             self.least_ms = min(self.least_ms, kept[0].cost_ms)
             if not known or kept[0].cost_ms < known[0].cost_ms:
                 self.candidates.append((options, kept[0]))
@@ -192,8 +205,8 @@ class _Exploration:
         simpler = [types - {single} for whole, single in (ON_ONE_DEVICE, ON_ONE_HOST) if {whole, single} <= types]
         known = [self.results[others] for others in simpler if others in self.results]
         if self.results and types == max(self.results, key=len):
-            known.append(min(self.results.values(), key=lambda result: result[1][0].cost_ms))
-        return [start for others, (best, *_) in known for start in options.translated(others, best)]
+            known.append(min(self.results.values(), key=lambda result: result.kept[0].cost_ms))
+        return [start for result in known for start in options.translated(result.options, result.kept[0])]
 
     def _starts(self, options: ShardingOptions, splits: Sequence[EvenSplit]) -> list[Found]:
         """The best greedy starts, and results with fewer types; none if simpler results do."""
@@ -227,6 +240,11 @@ class _Exploration:
         runs *= max(1, moves // (len(runs) * default_moves(self.task)))  # several short runs end better than a long one
         numbered = enumerate(runs, len(runs) * number)
         return [anneal(menu, start, moves // len(runs), seed, over, self.is_late) for seed, (start, over) in numbered]
+
+
+def _improves(new: Sequence[Found], known: Sequence[Found]) -> bool:
+    """Whether the best placement costs less than the best one that is known, by more than `WORTH`."""
+    return not known or new[0].cost_ms < known[0].cost_ms * (1 - WORTH)
 
 
 def _is_tight(options: ShardingOptions) -> bool:
