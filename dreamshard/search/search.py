@@ -78,7 +78,8 @@ def search(
     candidates, best, best_ms, most = exploration.candidates, None, math.inf, (False, 1)
     fit_alone = any(types <= set(ON_ONE_DEVICE) for types in exploration.results)
     if task.constraints.caching and costs.prices_caches and not (candidates and is_late()):
-        exploration = replace(exploration, results={})  # whose options have other numbers
+        bar_ms = exploration.first_ms * (1 - WORTH)
+        exploration = replace(exploration, results={}, bar_ms=bar_ms)  # whose options have other numbers
         exploration.explore(ShardingOptions.of(task, costs, columns=columns, caching=True))
     if not fit_alone and not (candidates and is_late()):  # greedy starts may miss what exact packing finds
         try:
@@ -130,8 +131,9 @@ class _Exploration:
     Attributes:
         results: of the combinations that were searched and fit.
         candidates: with their options, the best of each combination after each round that improved it.
-        least_ms: cost of the best of them.
+        least_ms: cost of the best of them; `first_ms` after the first round.
         least_start_ms: cost of the best greedy start.
+        bar_ms: cost that a result must not exceed to be searched further.
     """
 
     task: PlacementTask
@@ -141,7 +143,9 @@ class _Exploration:
     results: dict[Types, _Result] = field(default_factory=dict)
     candidates: list[tuple[ShardingOptions, Found]] = field(default_factory=list)
     least_ms: float = np.inf
+    first_ms: float = np.inf
     least_start_ms: float = np.inf
+    bar_ms: float = np.inf
 
     @property
     def cells(self) -> int:
@@ -171,13 +175,15 @@ class _Exploration:
             for n in np.argsort(bounds_ms, kind="stable"):
                 if not (self.results and self.is_late()) and bounds_ms[n] < self.least_ms * (1 - WORTH):
                     self._search(some[n], splits[n], first)
+        self.first_ms = self.least_ms
         for number, moves in enumerate(later, 1):
             for options, kept, stalled in [*self.results.values()]:
                 distinct = {_cost(start): start for start in (*kept, *self._simpler(options))}
                 starts = sorted(distinct.values(), key=_cost)[: max(_KEPT - number, 1)]
                 may_improve = stalled < _PATIENCE or _improves(starts, kept)
-                if may_improve and starts[0].cost_ms <= self.least_ms * (1 + WORTH):
-                    self._keep(options, self._annealed(options, starts, moves, number))
+                if may_improve and starts[0].cost_ms <= min(self.least_ms * (1 + WORTH), self.bar_ms):
+                    found = self._annealed(options, starts, moves, number)
+                    self._keep(options, found, 0 if _improves(found, starts) else stalled + 1)
 
     def _search(self, options: ShardingOptions, splits: Sequence[EvenSplit], moves: int) -> None:
         """Anneal the best starts, unless that is hopeless, and keep the results."""
@@ -185,13 +191,13 @@ class _Exploration:
             may_pay = _is_tight(options) or any(map(self._has_hope, starts))
             self._keep(options, self._annealed(options, starts, moves, 0) if may_pay else starts)
 
-    def _keep(self, options: ShardingOptions, new: Sequence[Found]) -> None:
+    def _keep(self, options: ShardingOptions, new: Sequence[Found], stalled: int = 0) -> None:
         """Keep the placements that meet all constraints, if there are any."""
-        _, known, stalled = self.results.get(options.types, _Result(options, [], 0))
+        known = self.results[options.types].kept if options.types in self.results else []
         is_free = self.task.constraints.places_freely
         legal = [one for one in new if is_free or not violation(self.task, options.placement(one, joined=False))]
         if kept := sorted([*legal, *known], key=_cost):
-            self.results[options.types] = _Result(options, kept, 0 if _improves(kept, known) else stalled + 1)
+            self.results[options.types] = _Result(options, kept, stalled)
             self.least_ms = min(self.least_ms, kept[0].cost_ms)
             if not known or kept[0].cost_ms < known[0].cost_ms:
                 self.candidates.append((options, kept[0]))
@@ -243,8 +249,8 @@ class _Exploration:
 
 
 def _improves(new: Sequence[Found], known: Sequence[Found]) -> bool:
-    """Whether the best placement costs less than the best one that is known, by more than `WORTH`."""
-    return not known or new[0].cost_ms < known[0].cost_ms * (1 - WORTH)
+    """Whether some placement costs less than all that are known, by more than `WORTH`."""
+    return bool(min(map(_cost, new)) < min(map(_cost, known)) * (1 - WORTH))
 
 
 def _is_tight(options: ShardingOptions) -> bool:
