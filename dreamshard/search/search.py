@@ -36,7 +36,8 @@ from dreamshard.tasks import NoPlacementError, PlacementTask, violation
 _FEW_CELLS = 20_000
 """Tables times devices up to which combinations without split tables are searched, too, and starts for tight memory are tried
 even if others fit."""
-_KEPT = 3  # starts that are annealed
+_STARTS = 12  # of a combination: which of them ends best, its cost hardly tells
+_KEPT = 3  # starts that share a round's changes; with more, the first round is longer
 _PATIENCE = 2  # rounds in a row that may improve a combination of sharding types by less than `WORTH`
 _FEWEST_MOVES = 14_000  # of a search, and about those of its first round
 _HOPELESS = 0.15  # share of the cost above the best, beyond which a start or a result is dropped
@@ -66,7 +67,7 @@ def search(
     Args:
         task: to be placed.
         costs: of its shards.
-        moves: the most changes tried for each combination of sharding types.
+        moves: the most changes tried for each combination of sharding types; more if it has many starts.
         columns: whether tables may be split if memory does not require it.
         is_late: ends the search with the best placement so far; until then it changes nothing.
 
@@ -189,6 +190,7 @@ class _Exploration:
         """Anneal the best starts, unless that is hopeless, and keep the results."""
         if starts := self._starts(options, splits):
             may_pay = _is_tight(options) or any(map(self._has_hope, starts))
+            moves = moves * max(len(starts), _KEPT) // _KEPT
             self._keep(options, self._annealed(options, starts, moves, 0) if may_pay else starts)
 
     def _keep(self, options: ShardingOptions, new: Sequence[Found], stalled: int = 0) -> None:
@@ -225,7 +227,7 @@ class _Exploration:
         for start, option in sorted(quick, key=lambda pair: pair[0].cost_ms)[:1]:
             if self._has_hope(start):
                 starts += _starts_within_targets(options, option, self.is_late)
-        starts = sorted(starts, key=_cost)[:_KEPT]
+        starts = sorted(starts, key=_cost)[:_STARTS]
         self.least_start_ms = min([self.least_start_ms, *map(_cost, starts)])
         starts += self._simpler(options)
         if not starts or (self.cells <= _FEW_CELLS and _is_tight(options)):
