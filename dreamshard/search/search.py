@@ -34,8 +34,8 @@ from dreamshard.tables import ON_ONE_DEVICE, ON_ONE_HOST, SHARDING_TYPES, SPLIT_
 from dreamshard.tasks import NoPlacementError, PlacementTask, violation
 
 _FEW_CELLS = 20_000
-"""Tables times devices up to which combinations without split tables are searched, too, and starts for tight memory are tried
-even if others fit."""
+"""Tables times devices up to which combinations without split tables are searched, too, more starts are annealed, and starts
+for tight memory are tried even if others fit."""
 _STARTS = 12  # of a combination: which of them ends best, its cost hardly tells
 _KEPT = 3  # starts that share a round's changes; with more, the first round is longer
 _PATIENCE = 2  # rounds in a row that may improve a combination of sharding types by less than `WORTH`
@@ -56,7 +56,7 @@ _FAMILIES: tuple[Types, ...] = tuple(map(frozenset, (ON_ONE_DEVICE, ON_ONE_HOST,
 
 def default_moves(task: PlacementTask, more: int = 0) -> int:
     """The most changes that a search tries for each combination of sharding types."""
-    return _FEWEST_MOVES + 100 * len(task.tables) + more
+    return _FEWEST_MOVES + max(100 * len(task.tables), more)
 
 
 def search(
@@ -227,7 +227,7 @@ class _Exploration:
         for start, option in sorted(quick, key=lambda pair: pair[0].cost_ms)[:1]:
             if self._has_hope(start):
                 starts += _starts_within_targets(options, option, self.is_late)
-        starts = sorted(starts, key=_cost)[:_STARTS]
+        starts = sorted(starts, key=_cost)[: _STARTS if self.cells <= _FEW_CELLS else _KEPT]
         self.least_start_ms = min([self.least_start_ms, *map(_cost, starts)])
         starts += self._simpler(options)
         if not starts or (self.cells <= _FEW_CELLS and _is_tight(options)):
