@@ -128,7 +128,9 @@ def dearer(placer: SearchingPlacer, task: PlacementTask, tolerance: float) -> It
 
 
 SEEDS = [(seed, 1.005) for seed in (0, 4, 6)]
-SEEDS += [pytest.param(seed, 1.015, marks=pytest.mark.long) for seed in (5, *range(7, 44))]  # some end in a local optimum
+SEEDS += [
+    pytest.param(seed, 1.015, marks=pytest.mark.long) for seed in (5, *range(7, 44))
+]  # some end in a local optimum
 
 
 @pytest.mark.slow
