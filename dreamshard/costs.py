@@ -19,6 +19,7 @@ from jaxtyping import Bool, Float, Int
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
+from dreamshard.files import counted
 from dreamshard.tables import Optimizer, Placement, Precision
 from dreamshard.tasks import PlacementTask, Shards
 
@@ -266,7 +267,7 @@ class MeasuredOn(BaseModel):
     def __str__(self) -> str:
         hosts = f", {self.devices_per_host} per host" if self.devices_per_host else ""
         step = f"{self.precision}, {self.optimizer}, batch {self.batch_size}"
-        return f"{self.hardware} ({self.num_devices} devices{hosts}, {step})"
+        return f"{self.hardware} ({counted(self.num_devices, 'device')}{hosts}, {step})"
 
     def shares_hosts_as(self, task: PlacementTask) -> bool:
         """Whether as many devices were measured as the task has, with as many on a host, if the task says how many."""

@@ -93,6 +93,11 @@ def gib(num_bytes: int) -> str:
     return f"{size:,.0f} GiB" if size >= 1000 else f"{size:.3g} GiB"
 
 
+def counted(number: int, noun: str) -> str:
+    """`1 table`, `2 tables`."""
+    return f"{number} {noun}{'s' * (number != 1)}"
+
+
 def shown(names: Sequence[Any]) -> str:
     """The first five names for a message, and how many more there are."""
     more = f" and {len(names) - 5} more" if len(names) > 5 else ""

@@ -12,7 +12,7 @@ from cyclopts import Parameter
 
 from dreamshard.costs import PHASES
 from dreamshard.explanation import Alternative, DeviceReason, TableReason, explain as explained
-from dreamshard.files import MOST_DEVICES, gib
+from dreamshard.files import MOST_DEVICES, counted, gib
 from dreamshard.hardware.accelerator import AcceleratorSpec, hardware as hardware_of
 from dreamshard.hardware.links import collective_s
 from dreamshard.tables import DEFAULT_BATCH, ON_ONE_HOST, TableSharding
@@ -154,9 +154,9 @@ def explain(
     tables, now_ms, first = explanation.tables, explanation.overall_ms, devices[0]
     heaviest, ms = next(iter(first.saved_ms.items()), ("no table", 0))
     terminal.say(f"device {first.device} is slowest: {heaviest} takes {ms:.3f} of its {first.total_ms:.3f} ms")
-    terminal.print_table(list(map(_device, devices[:shown])), title=f"{len(devices)} devices, slowest first")
+    terminal.print_table(list(map(_device, devices[:shown])), title=f"{counted(len(devices), 'device')}, slowest first")
     title = (
-        f"{len(tables)} tables: ms of their device, and the step of {now_ms:.3f} ms if they were elsewhere"
+        f"{counted(len(tables), 'table')}: ms of their device, and the step of {now_ms:.3f} ms if they were elsewhere"
         f"{'' if asked.sharding else '; --sharding auto tries all types that constraints allow'}"
     )
     terminal.print_table([_table(reason, now_ms) for reason in tables[:shown]], title=title)
@@ -240,13 +240,11 @@ def what_if(options: Annotated[WhatIfOptions, Fields], *, as_json: Json = False)
     precision, optimizer = options.precision or model.precision, options.optimizer or model.optimizer
     batch = options.batch_size or DEFAULT_BATCH
     if as_json:
-        setting = {"precision": precision, "optimizer": optimizer, "batch_size": batch}
-        terminal.print_json([row | setting for row in figures])
+        asked = {"precision": precision, "optimizer": optimizer, "batch_size": batch}
+        terminal.print_json([row | asked for row in figures])
     else:
-        title = (
-            f"Predicted training step, {options.tables}: {len(model)} tables, {precision}, {optimizer}, batch {batch:,}"
-        )
-        terminal.print_table(list(map(_row, figures)), title=title)
+        setting = f"{counted(len(model), 'table')}, {precision}, {optimizer}, batch {batch:,}"
+        terminal.print_table(list(map(_row, figures)), title=f"Predicted training step, {options.tables}: {setting}")
         for row in figures:
             if row["infeasible"]:
                 terminal.say(f"{row['hardware']} x{row['num_devices']} does not fit: {row['infeasible']}")

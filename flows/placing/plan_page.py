@@ -11,7 +11,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from dreamshard.costs import PHASES
 from dreamshard.explanation import table_shares
-from dreamshard.files import gib, shown
+from dreamshard.files import counted, gib, shown
 from dreamshard.search import SearchingPlacer
 from dreamshard.tables import ON_ONE_HOST, Placement, Tables, TableSharding
 from dreamshard.tasks import PlacementTask
@@ -188,6 +188,7 @@ def html_page(placed: Placed) -> str:
         costs_ms=costs_ms if sides[0].size == "whole" else [],
         devices=[(d, [side[d] for side in bars if d in side]) for d in devices],
         capacity_bytes=task.capacity_bytes.tolist(),
+        counted=counted,
         gib=gib,
         slowest=device_rows(placed)[0],
         unmeasured=unmeasured_sentence(placed.plan),

@@ -9,7 +9,7 @@ from typing import Any
 
 from dreamshard.constraints import UNCONSTRAINED, Constraints, parse_constraints, parse_sharding
 from dreamshard.explanation import HOT_SHARE, uneven_ms
-from dreamshard.files import gib, reading
+from dreamshard.files import counted, gib, reading
 from dreamshard.hardware.accelerator import PRESETS, AcceleratorSpec, hardware as hardware_of
 from dreamshard.moving import Current, MovePrice, Point, Step, Weighed, moved_bytes, rename_devices, steps, weigh
 from dreamshard.plan import Plan, parse_plan, read_plan
@@ -295,7 +295,7 @@ def prediction_sentence(plan: Plan) -> str:
     types = Counter[str](table.sharding_type for table in tables)
     types.update("cached" for table in tables if table.cached_share is not None)
     how = ", ".join(f"{count} {kind}" for kind, count in types.most_common())
-    return f"{plan.placer}: {cost} for {len(tables)} tables on {plan.num_devices} devices: {how}"
+    return f"{plan.placer}: {cost} for {counted(len(tables), 'table')} on {counted(plan.num_devices, 'device')}: {how}"
 
 
 def unmeasured_sentence(plan: Plan) -> str:
@@ -303,7 +303,10 @@ def unmeasured_sentence(plan: Plan) -> str:
     count = len(plan.not_measured)
     if plan.predicted.overall_ms is None or not count:
         return ""
-    return f"no training measures the sharding types of {count} of {len(plan.tables)} tables: their costs are predicted"
+    return (
+        f"no training measures the sharding types of {count} of {counted(len(plan.tables), 'table')}: "
+        "their costs are predicted"
+    )
 
 
 def moving_lines(placed: Placed) -> Iterator[str]:
@@ -331,7 +334,7 @@ def moving_lines(placed: Placed) -> Iterator[str]:
     also = f"; {gib(loaded)} are loaded, not counted above" if loaded else ""
     changes = str(current) and f"; {current}"
     yield (
-        f"{len(placed.moved_tables)} of {len(current.sharding_of)} tables move, {gib(placed.moved_bytes)} in total"
+        f"{len(placed.moved_tables)} of {counted(len(current.sharding_of), 'table')} move, {gib(placed.moved_bytes)} in total"
         f"{also}{changes}"
     )
 

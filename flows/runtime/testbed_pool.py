@@ -12,7 +12,7 @@ from dataclasses import replace
 from prefect.utilities.timeout import timeout
 
 from dreamshard.costs import SIMULATED, CostSample
-from dreamshard.files import gib
+from dreamshard.files import counted, gib
 from dreamshard.recipes import Recipe
 from dreamshard.tables import Placement
 from dreamshard.tasks import PlacementTask
@@ -120,7 +120,7 @@ def measure(store: Store, reference: TestbedReference, task: PlacementTask, plac
     Raises:
         MeasurementError: as `answering`; or other processes hold so much of a GPU that a shard does not fit.
     """
-    what = f"{task.name} ({len(task.tables)} tables on {task.num_devices} devices)"
+    what = f"{task.name} ({counted(len(task.tables), 'table')} on {counted(task.num_devices, 'device')})"
     with answering(store, reference, what) as testbed:
         sample = testbed.measure(task, placement)
     misfit = sample.infeasible

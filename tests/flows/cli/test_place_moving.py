@@ -34,6 +34,6 @@ def test_one_table_moves_off_the_full_device(place):
 def test_new_gone_and_resized_tables_are_counted_apart(place):
     today = HEADER + "t0,100000,64,20\nt1,100000,128,20\nfresh,100000,64,20\n"
     plan, _, notes = place(today, {"t0": 0, "t1": 1, "gone": 1})
-    assert "of 1 tables move" in notes
+    assert "of 1 table move" in notes
     assert "0.0715 GiB are loaded, not counted above; new: fresh; resized: t1; removed: gone" in notes
     assert {step["table"] for step in plan["moves"] if step["source"] is None} == {"fresh", "t1"}

@@ -48,7 +48,7 @@ def test_a_page_needs_every_name_of_its_template(store, tmp_path, held, costs):
     sizes = {"devices": 2, "memory_gb": 0.06, "current": str(current) if held else None}
     placed = place(store, check(store, PlaceOptions(tables=str(tmp_path / "t.csv"), **sizes, **costs), print), print)
     page = html_page(placed)
-    assert ("Moves: 1 tables" in page) == (held == "000")
+    assert ("Moves: 1 table," in page) == (held == "000")
     assert ("No cost is predicted" in page) == ("milliseconds of a step" not in page) == ("placer" in costs)
     with pytest.raises(UndefinedError):
         html_page(SimpleNamespace(**vars(placed), kept=placed.kept))  # without the tables that move
