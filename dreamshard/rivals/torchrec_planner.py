@@ -49,11 +49,13 @@ class TorchRecPlanner:
 
     Attributes:
         spec: whose bandwidths and hosts it assumes; None for TorchRec's default bandwidths and all devices on one host.
+        timeout_s: after which it returns its best plan so far; None for no limit.
         name: in reports.
         columns: whether tables may be split by columns.
     """
 
     spec: AcceleratorSpec | None = None
+    timeout_s: int | None = None
     name: str = "torchrec_planner"
     columns: bool = False
 
@@ -100,6 +102,7 @@ class TorchRecPlanner:
             stats=[],
             constraints=constraints,
             debug=False,
+            timeout_seconds=self.timeout_s,
         )
         return planner.plan(module_of(task), [EmbeddingBagCollectionSharder()]), rating.best
 
