@@ -6,9 +6,10 @@ sums over their shards, so that the exact cost after a change needs the changed 
 
 Most changes take a range off the slowest or the widest device, because mostly these delay the others. The temperature falls
 geometrically. The cost is `DeviceCosts.overall_ms`, whose mean over errors is the logarithm of a sum of exponentials: exact
-if one device is slow or all are equal. A share of every device that is nearly as slow as the slowest is added: it guides the
-search where several devices tie, and keeps others below a device that one table makes slow, since a cost model errs. The best
-state seen is returned, this share included, among those that cost no more than the start.
+if one device is slow or all are equal. Every device that is nearly as slow as the slowest has a price that falls with the
+temperature: it guides the search where several devices tie, and at the end no even placement is dearer for it. The cheapest
+state seen is returned; of those that cost the same, since one table makes a device slow, that whose others are fast, since a
+cost model errs.
 """
 
 import math
@@ -40,7 +41,10 @@ ON_DEVICES, ON_ALL, ON_HOST = 0, 1, 2
 """Where the shards of an option are: each range on a device, on all devices, or on all devices of a host."""
 
 _HOT, _COLD = 2e-2, 1e-4  # first and last temperature, as shares of the start's cost
-_EVENNESS = 0.03  # share of a device that is as slow as the slowest at the start; of one 10 % faster a fifth of it
+EVENNESS = (1.0, 10.0)
+"""Of a search: the price in temperatures of a device that is as slow as the slowest at the start, and a fifth of it if it is
+10 % faster. Many small tables end better with a high one, a few that are hard to split with a low one."""
+_TIE = 1e-6  # the same, in slowest devices' costs, when the best state is kept
 _BUSIEST = 0.9  # share of the changes that take a range off the slowest device or, as often, the widest
 _SWAP_ALIKE, _SWAP, _MOVE, _SHARD_OTHERWISE = range(4)
 """What a change does, all equally likely: swap a range with one of a table of nearly the same width and cost, with any, move
@@ -131,10 +135,10 @@ class State(NamedTuple):
     totals: Floats
 
 
-_WIDTH, _SPREAD_MS, _PRICE, _UNEVEN, _NEAR, _LATEST, _COST, _ENERGY = range(8)
-"""All widths, milliseconds of the collectives of spread tables, price, how much the uneven part of the energy has grown since
-the start, a sum of exponentials of devices' costs relative to the next, that cost, the overall cost with the price, and the
-search's energy."""
+_WIDTH, _SPREAD_MS, _PRICE, _SLOW, _SLOW_MS, _OVER_MS, _NEAR, _LATEST, _COST = range(9)
+"""All widths, milliseconds of the collectives of spread tables, price, how many devices more than at the start are about as
+slow as the slowest one then, what each adds to the energy, what missing memory adds, a sum of exponentials of devices' costs
+relative to the next, that cost, and the overall cost with the price."""
 
 
 class Search(NamedTuple):
@@ -146,6 +150,7 @@ class Search(NamedTuple):
         limit: `[D]` bytes that a device may never exceed; those beyond its capacity cost `over_ms` per capacity.
         ms_per_width: of the all-to-all.
         over_ms: the cost of the start, or 0 if no device may pass its capacity.
+        evenness: one of `EVENNESS`.
         by_width: `[T]` tables by width and cost; `rank` `[T]` is its inverse.
         edits: `[E, 4]` table, range, option and place of ranges that a change removes, then of those that it adds.
         touched: `[D]` changed devices.
@@ -159,6 +164,7 @@ class Search(NamedTuple):
     scale_ms: float
     limit: Ints
     over_ms: float
+    evenness: float
     ms_per_width: float
     by_width: Ints
     rank: Ints
@@ -183,7 +189,7 @@ def empty_state(menu: Menu) -> State:
         own_ms=np.zeros(num_devices),
         held=np.zeros((menu.num_groups, num_devices), np.int64),
         ring=np.repeat(np.arange(num_tables * most + num_devices), 2).reshape(-1, 2),
-        totals=np.zeros(8),
+        totals=np.zeros(9),
     )
 
 
@@ -335,13 +341,20 @@ def _range_on(state: State, device: int, steps: int) -> tuple[int, int]:
 def _count_device(menu: Menu, state: State, search: Search, device: int, sign: float) -> None:
     """Add a device to the sums of the energy, or with `sign` -1 take it away.
 
-    They are a share of the 16th power of its cost over the slowest's, with missing memory, and an exponential of its cost.
+    They are of the 16th power of its cost over the slowest's, of its missing memory, and of an exponential of its cost.
     """
     share = (state.own_ms[device] / search.slowest_ms) ** 4
+    state.totals[_SLOW] += sign * share**4
     over = max(state.used[device] / max(menu.capacity[device], 1) - 1, 0.0) if search.over_ms else 0.0
-    state.totals[_UNEVEN] += sign * (_EVENNESS * search.slowest_ms * share**4 + search.over_ms * over)
+    state.totals[_OVER_MS] += sign * search.over_ms * over
     if search.scale_ms:
         state.totals[_NEAR] += sign * math.exp((state.own_ms[device] - state.totals[_LATEST]) / search.scale_ms)
+
+
+@inlined
+def _energy(state: State, cost_ms: float) -> float:
+    """What annealing lowers: the cost, with prices of missing memory and, while it is hot, of devices that are as slow."""
+    return cost_ms + state.totals[_SLOW_MS] * state.totals[_SLOW] + state.totals[_OVER_MS]
 
 
 @inlined
@@ -405,20 +418,19 @@ def _may_pay(menu: Menu, state: State, search: Search, n: int, is_spread: bool, 
         state.own_ms[d] = _own_ms(menu, state, d)
         slowest = max(slowest, state.own_ms[d])
         _count_device(menu, state, search, d, 1.0)
-        pays = _slowest_ms(state, search, slowest) + waits + state.totals[_UNEVEN] < threshold
+        pays = _energy(state, _slowest_ms(state, search, slowest) + waits) < threshold
     return pays
 
 
 @inlined
 def _pays(menu: Menu, state: State, search: Search, threshold: float) -> bool:
-    """Compute the cost, the energy and the busiest devices; whether the energy is below the threshold."""
+    """Compute the cost and the busiest devices; whether the energy is below the threshold."""
     slow, wide, pair = _busiest(menu, state)
     if not LEAST < state.totals[_NEAR] < len(state.own_ms) / LEAST:
         _compare_with(state, state.own_ms[slow], search.scale_ms)
     waits = _waits_ms(menu, state, state.sums[wide, menu.law.width], pair)
     state.totals[_COST] = _slowest_ms(state, search, state.own_ms[slow]) + waits
-    state.totals[_ENERGY] = state.totals[_COST] + state.totals[_UNEVEN]
-    pays = state.totals[_ENERGY] < threshold
+    pays = _energy(state, state.totals[_COST]) < threshold
     search.busiest[0] = slow if pays else search.busiest[0]
     search.busiest[1] = wide if pays else search.busiest[1]
     return pays
@@ -500,7 +512,7 @@ def _anneal(
 
     Args:
         decay: of the temperature with each change.
-        run: `[3]` temperature, and energy and cost of the best state, so far.
+        run: `[2]` temperature, and cost of the best state with that of ties, so far.
     """
     num_tables, num_devices = menu.allowed.shape
     edits, num_changed = search.edits, num_tables
@@ -508,7 +520,8 @@ def _anneal(
     places = np.zeros(state.place.shape[1], np.int64)
     for _ in range(moves):
         run[0] *= decay
-        threshold = state.totals[_ENERGY] + run[0] * generator.exponential()
+        state.totals[_SLOW_MS] = search.evenness * run[0]
+        threshold = _energy(state, state.totals[_COST]) + run[0] * generator.exponential()
         t, r, drawn = -1, 0, generator.random()
         if drawn < _BUSIEST:
             t, r = _range_on(state, search.busiest[int(2 * drawn > _BUSIEST)], int(generator.random() * CANDIDATES))
@@ -571,9 +584,10 @@ def _anneal(
                 if moved >= 0 and not is_changed[moved]:
                     is_changed[moved], changed[num_changed] = True, moved
                     num_changed += 1
-            is_best = state.totals[_ENERGY] < run[1] and state.totals[_COST] <= best.cost_ms
+            kept_ms = state.totals[_COST] + _TIE * search.slowest_ms * state.totals[_SLOW]
+            is_best = kept_ms < run[1] and state.totals[_COST] <= best.cost_ms
             if is_best and (not search.over_ms or (state.used <= menu.capacity).all()):
-                run[1], run[2] = state.totals[_ENERGY], state.totals[_COST]
+                run[1] = kept_ms
                 for moved in changed[:num_changed]:
                     best.option[moved], is_changed[moved] = state.option[moved], False
                     copy_into(best.place[moved], state.place[moved])
@@ -623,24 +637,32 @@ def never() -> bool:
     return False
 
 
-def anneal(menu: Menu, start: Found, moves: int, seed: int = 0, over: float = 0.0, is_late: IsLate = never) -> Found:
+def anneal(
+    menu: Menu,
+    start: Found,
+    moves: int,
+    seed: int = 0,
+    over: float = 0.0,
+    evenness: float = EVENNESS[0],
+    is_late: IsLate = never,
+) -> Found:
     """The best placement that `moves` changes of a start visit; never costs more than a legal start.
 
     On the way, and at the start, a device may hold a share `over` more than its capacity, at a price, so that tables can
     pass each other. The cost is infinite if no placement within the capacity was met. `is_late` ends it early.
     """
-    state, search = prepared(menu, start, over)
+    state, search = prepared(menu, start, over, evenness)
     cost_ms = start.cost_ms if (state.used <= menu.capacity).all() else np.inf
     best = Found(start.option.copy(), start.place.copy(), cost_ms)
     decay, generator = (_COLD / _HOT) ** (1 / max(moves, 1)), np.random.default_rng(seed)
-    run = np.array([_HOT * start.cost_ms, cost_ms, cost_ms])
+    run = np.array([_HOT * start.cost_ms, cost_ms])
     for done in range(0, moves, _UNWATCHED):
         if not is_late():
             _anneal(menu, state, search, best, generator, min(moves - done, _UNWATCHED), decay, run)
-    return found(state_of(menu, best.option, best.place)) if run[2] < np.inf else best
+    return found(state_of(menu, best.option, best.place)) if run[1] < np.inf else best
 
 
-def prepared(menu: Menu, start: Found, over: float = 0.0) -> tuple[State, Search]:
+def prepared(menu: Menu, start: Found, over: float = 0.0, evenness: float = EVENNESS[0]) -> tuple[State, Search]:
     """The state of a start, and the other inputs of its search."""
     state, num_devices = state_of(menu, start.option, start.place), len(menu.capacity)
     width, rows = state.sums[:, menu.law.width], menu.first_row
@@ -651,6 +673,7 @@ def prepared(menu: Menu, start: Found, over: float = 0.0) -> tuple[State, Search
         scale_ms=menu.excess * start.cost_ms,
         limit=np.maximum(menu.capacity * (1 + over), state.used).astype(np.int64),
         over_ms=start.cost_ms if over else 0.0,
+        evenness=evenness,
         ms_per_width=scale,
         by_width=by_width,
         rank=np.argsort(by_width),
@@ -663,6 +686,6 @@ def prepared(menu: Menu, start: Found, over: float = 0.0) -> tuple[State, Search
         free=np.zeros(num_devices),
         busiest=np.array([state.own_ms.argmax(), width.argmax()]),
     )
-    state.totals[_ENERGY] = start.cost_ms
+    state.totals[_COST] = start.cost_ms
     _compare_with(state, search.slowest_ms, search.scale_ms)
     return state, search

@@ -25,7 +25,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dreamshard.cost_model.compiled import WIDE_DIMS, Ints, computes_ms
-from dreamshard.search.annealing import ON_ALL, ON_DEVICES, Found, IsLate, Menu, anneal, never, priced
+from dreamshard.search.annealing import EVENNESS, ON_ALL, ON_DEVICES, Found, IsLate, Menu, anneal, never, priced
 from dreamshard.search.costs import CostModel
 from dreamshard.search.options import WORTH, ShardingOptions
 from dreamshard.search.packing import no_placement, packed, packed_columns
@@ -244,10 +244,15 @@ class _Exploration:
         may_move = len(menu.scope) > len(menu.allowed) or (self.task.num_devices > 1 and (menu.scope != ON_ALL).any())
         if not may_move:
             return starts
-        runs = [*product(starts, (0.0, _OVERFULL) if is_tight else (0.0,))]
-        runs *= max(1, moves // (len(runs) * default_moves(self.task)))  # several short runs end better than a long one
-        numbered = enumerate(runs, len(runs) * number)
-        return [anneal(menu, start, moves // len(runs), seed, over, self.is_late) for seed, (start, over) in numbered]
+        runs, found = [*product(starts, (0.0, _OVERFULL) if is_tight else (0.0,))], list[Found]()
+        count = len(runs) * max(
+            1, moves // (4 * default_moves(self.task) * len(runs))
+        )  # some runs end better than one long one
+        for n in range(count):
+            again, which = divmod(n, len(runs))
+            (start, over), evenness = runs[which], EVENNESS[(which + again) % len(EVENNESS)]
+            found.append(anneal(menu, start, moves // count, n + count * number, over, evenness, self.is_late))
+        return found
 
 
 def _improves(new: Sequence[Found], known: Sequence[Found]) -> bool:
