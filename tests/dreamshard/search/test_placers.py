@@ -127,10 +127,9 @@ def dearer(placer: SearchingPlacer, task: PlacementTask, tolerance: float) -> It
                 yield f"{task.name}, {len(task.tables)} on {task.num_devices}: {wide_ms:.4f} ms, {name} {cost_ms:.4f} ms"
 
 
-SEEDS = [(seed, 1.005) for seed in (0, 4, 6)]
-SEEDS += [
-    pytest.param(seed, 1.015, marks=pytest.mark.long) for seed in (5, *range(7, 44))
-]  # some end in a local optimum
+UNLUCKY = {10: 1.01, 21: 1.02, 30: 1.01, 31: 1.035, 37: 1.01}  # end in a local optimum
+SEEDS = [(seed, 1.005) for seed in (0, 4, 5, 6)]
+SEEDS += [pytest.param(seed, UNLUCKY.get(seed, 1.005), marks=pytest.mark.long) for seed in range(7, 44)]
 
 
 @pytest.mark.slow
