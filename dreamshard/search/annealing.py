@@ -7,9 +7,9 @@ sums over their shards, so that the exact cost after a change needs the changed 
 Most changes take a range off the slowest or the widest device, because mostly these delay the others. The temperature falls
 geometrically. The cost is `DeviceCosts.overall_ms`, whose mean over errors is the logarithm of a sum of exponentials: exact
 if one device is slow or all are equal. Every device that is nearly as slow as the slowest has a price that falls with the
-temperature: it guides the search where several devices tie, and at the end no even placement is dearer for it. The cheapest
-state seen is returned; of those that cost the same, since one table makes a device slow, that whose others are fast, since a
-cost model errs.
+temperature. The price guides the search among states whose slowest devices tie, and does not penalise even placements at the
+end. The cheapest state is returned. If one table makes a device slow, many states cost the same: of these the one whose other
+devices are fast, since a cost model errs.
 """
 
 import math
@@ -136,9 +136,9 @@ class State(NamedTuple):
 
 
 _WIDTH, _SPREAD_MS, _PRICE, _SLOW, _SLOW_MS, _OVER_MS, _NEAR, _LATEST, _COST = range(9)
-"""All widths, milliseconds of the collectives of spread tables, price, how many devices more than at the start are about as
-slow as the slowest one then, what each adds to the energy, what missing memory adds, a sum of exponentials of devices' costs
-relative to the next, that cost, and the overall cost with the price."""
+"""All widths, milliseconds of the collectives of spread tables, price, number of slow devices more than at the start, price
+of each in the energy, price of missing memory in it, a sum of exponentials of devices' costs relative to the next, that cost,
+and the overall cost with the price."""
 
 
 class Search(NamedTuple):
@@ -512,7 +512,7 @@ def _anneal(
 
     Args:
         decay: of the temperature with each change.
-        run: `[2]` temperature, and cost of the best state with that of ties, so far.
+        run: `[2]` temperature, and cost of the best state with the price of ties, so far.
     """
     num_tables, num_devices = menu.allowed.shape
     edits, num_changed = search.edits, num_tables

@@ -40,6 +40,7 @@ _STARTS = 12  # of a combination: which of them ends best, its cost hardly tells
 _KEPT = 3  # starts that share a round's changes; with more, the first round is longer
 _PATIENCE = 2  # rounds in a row that may improve a combination of sharding types by less than `WORTH`
 _FEWEST_MOVES = 14_000  # of a search, and about those of its first round
+_RUN = 4  # smallest searches in one run of annealing: several runs end better than a long one
 _HOPELESS = 0.15  # share of the cost above the best, beyond which a start or a result is dropped
 _MARGINS = ((0.5, 0.5), (0.15, 0.15), (0.05, 0.05), (0.5, 0.02))
 """Above perfect balance, within which every device's own cost and its width are to stay; some starts use a width alone."""
@@ -244,15 +245,13 @@ class _Exploration:
         may_move = len(menu.scope) > len(menu.allowed) or (self.task.num_devices > 1 and (menu.scope != ON_ALL).any())
         if not may_move:
             return starts
-        runs, found = [*product(starts, (0.0, _OVERFULL) if is_tight else (0.0,))], list[Found]()
-        count = len(runs) * max(
-            1, moves // (4 * default_moves(self.task) * len(runs))
-        )  # some runs end better than one long one
+        runs, results = [*product(starts, (0.0, _OVERFULL) if is_tight else (0.0,))], list[Found]()
+        count = len(runs) * max(1, moves // (_RUN * default_moves(self.task) * len(runs)))
         for n in range(count):
             again, which = divmod(n, len(runs))
             (start, over), evenness = runs[which], EVENNESS[(which + again) % len(EVENNESS)]
-            found.append(anneal(menu, start, moves // count, n + count * number, over, evenness, self.is_late))
-        return found
+            results.append(anneal(menu, start, moves // count, n + count * number, over, evenness, self.is_late))
+        return results
 
 
 def _improves(new: Sequence[Found], known: Sequence[Found]) -> bool:
