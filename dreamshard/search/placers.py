@@ -52,7 +52,7 @@ class SearchingPlacer(OrderedPlacer):
         more_moves: of a search without a budget, see `default_moves`.
     """
 
-    more_moves = 100_000  # plans of 20 to 200 tables cost 0.2 % less on average, for some 50 ms
+    more_moves = 100_000  # plans of 20 to 200 tables cost 0.07 % less on average, for some 45 ms
     budget_ms: float | None = None
     columns: bool = True
     timeout_s: float = math.inf
